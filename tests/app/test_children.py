@@ -464,7 +464,9 @@ def test_a_requeue_leaves_the_failed_children_of_a_map_that_had_enough(
     fake.drain()
     families = app.client.calls.families
     children = app.client.run(families.children(handle.id, ["orders"])) or []
-    assert [(True, True), (True, True), (False, True)] == [(c.is_saved, c.is_over) for c in children]
+    assert [(True, True), (True, True), (False, True)] == [
+        (c.is_saved, c.is_over) for c in children
+    ]
 
     app.client.run(families.requeue("orders", [handle.id], by="ann", why="mended"))
 

@@ -106,3 +106,24 @@ def test_a_worker_cancels_the_children_that_a_cancelled_parent_enqueues(app: App
     run(app, "parts")
 
     assert ["cancelling"] == ran
+
+
+def test_children_again_lets_a_parent_look_whose_children_ended_unreported(app: App) -> None:
+    job_id = app.enqueue("home", "whole", {}).id
+    run(app, "home")
+    ids = [each["id"] for each in json.loads(shell(app, "children", job_id, "--json"))]
+    # An operator cancels them, so no worker reports their ends.
+    assert 3 == shell(app, "cancel", *ids).count(" cancelled")
+    run(app, "home")
+    assert "parked" in shell(app, "job", job_id)
+
+    words = ("--by", "ann", "--reason", "cancelled by hand")
+    woken = json.loads(shell(app, "children", job_id, "--again", "--json", *words))
+
+    assert {"queue": "home", "outcome": "woken"} == woken
+    run(app, "home")
+    assert "0 of 3 children succeeded, 3 must" in shell(app, "job", job_id)
+    assert f"is dead and waits for no child, so it cannot look: run `rq-core requeue {job_id}`" in (
+        shell(app, "children", job_id, "--again")
+    )
+    assert "no live job x in" in shell(app, "children", "x", "--again")

@@ -1,6 +1,7 @@
 """The commands ``rq-core job`` and ``rq-core watch``.
 
-``job`` shows a job's state and the caps for which the job waits. ``watch`` shows a job's progress and its stream.
+``job`` shows a job's state and the caps for which the job waits. ``watch`` shows a job's progress, its stream, and how
+it ended.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from rq_core.cli.options import (
 from rq_core.cli.text import print_table, say
 from rq_core.masking import masked
 from rq_core.model.lib.text import counted, printable
+from rq_core.model.outcome import Failed, Replaced, Succeeded
+from rq_core.protocol.reads.result_reads import Absent
 from rq_core.protocol.reads.shown_reads import PLACE_MAX, StreamPlace
 from rq_core.views.job import Rows, ended_document, ended_rows, job_rows
 from rq_core.views.jobs import ListedJob, listed_document, number
@@ -39,6 +42,7 @@ from rq_core.views.steps import (
 
 if TYPE_CHECKING:
     from rq_core.connections.client import Client
+    from rq_core.model.outcome import Outcome
     from rq_core.model.showing.shown import Chunk, Progress
     from rq_core.protocol.reads.box_reads import SavedSteps
     from rq_core.protocol.reads.scope_reads import Standing
@@ -133,6 +137,8 @@ def _print(rows: Rows) -> None:
 
 LOOK_S = 0.5
 """Seconds between two looks at a job that is watched."""
+WORKERS_S = 10.0
+"""Seconds between two looks whether workers serve the queues of a watched job that waits."""
 
 
 @click.command("watch")
@@ -146,47 +152,105 @@ LOOK_S = 0.5
 def watch_command(
     job_id: str, queue: str | None, after: int, redis_url: str, prefix: str, *, as_json: bool
 ) -> None:
-    """Show the progress of the job ID and the chunks of its stream, until the job has ended.
+    """Show the progress of the job ID and the chunks of its stream, until the job has ended; then how it ended.
 
-    Each chunk is one line of standard output; the progress goes to standard error. With --json, each line of standard
-    output is one document, with a progress or a chunk. A chunk's field "missed" counts the chunks directly before it
+    Each chunk is one line of standard output; all else goes to standard error. If the job waits, and no worker serves
+    its queue or the queue of one of its children, the command says so. With --json, each line of standard output is one
+    document, with a progress, a chunk or the end. A chunk's field "missed" counts the chunks directly before it
     that Redis no longer had.
+
+    The exit status is 1 if the job is dead, was cancelled, has expired or was replaced. It is 0 if the job succeeded,
+    or if Redis does not keep how it ended.
     """
     with connect(redis_url, prefix) as client:
         where = known_queues(client, queue)
         found = client.run(client.calls.reads.job(job_id, where))
-        if found is not None:
-            where = [found.queue]
-        else:
-            start = StreamPlace(0, 0, None)
-            looks = [
-                (each, client.run(client.calls.reads.stream(each, job_id, start))) for each in where
-            ]
-            where = [each for each, look in looks if look.last]
+        known = [] if found is not None else [q for q in where if _is_known(client, q, job_id)]
+        where = [found.queue] if found is not None else known
         if not where:
             raise click.ClickException(
-                f"no live job {job_id}, and no stream of it: it was never enqueued, or it has ended without chunks or"
-                " more than an hour ago"
+                f"no live job {job_id}, and no stream or outcome of it: it was never enqueued, or Redis has forgotten"
+                " how it ended"
             )
         _watch(client, where[0], job_id, after, as_json=as_json)
+
+
+def _is_known(client: Client, queue: str, job_id: str) -> bool:
+    """Return whether Redis has the stream of a job that has left, or knows how the job ended."""
+    look = client.run(client.calls.reads.stream(queue, job_id, StreamPlace(0, 0, None)))
+    return bool(look.last) or _outcome(client, queue, job_id) is not None
+
+
+def _outcome(client: Client, queue: str, job_id: str) -> Outcome[Any] | None:
+    """Return how a job has ended; None if it has not, or if Redis does not know it."""
+    found = client.run(client.calls.endings.look(queue, [job_id])).get(job_id)
+    return found.known if isinstance(found, Absent) else found
 
 
 def _watch(client: Client, queue: str, job_id: str, after: int, *, as_json: bool) -> None:
     after = min(after, PLACE_MAX)
     reads, place, last = client.calls.reads, StreamPlace(after, after, None), None
+    unserved: set[str] = set()
+    asks_at = 0.0
     while True:
-        said = client.run(reads.shown(queue, job_id)).progress
-        if said is not None and said != last:
-            last = said
-            _print_progress(said, as_json=as_json)
+        shown = client.run(reads.shown(queue, job_id))
+        if shown.progress is not None and shown.progress != last:
+            last = shown.progress
+            _print_progress(last, as_json=as_json)
         look = client.run(reads.stream(queue, job_id, place))
         for chunk in look.chunks:
             _print_chunk(chunk, as_json=as_json)
-        if look.is_over:
-            return
+        if look.is_over and shown.has_ended:
+            break
+        if shown.state in ("ready", "parked") and time.monotonic() >= asks_at:
+            asks_at = time.monotonic() + WORKERS_S
+            found = _unserved(client, queue, job_id, is_parked=shown.state == "parked")
+            for each in sorted(found - unserved):
+                say(f"(no worker serves the queue {each})", err=True)
+            unserved = found
         place = look.place
         if place.upto >= look.last:
             time.sleep(LOOK_S)
+    outcome = _outcome(client, queue, job_id)
+    _print_end(job_id, outcome, as_json=as_json)
+    if outcome is not None and not isinstance(outcome, Succeeded):
+        raise click.exceptions.Exit(1)
+
+
+def _unserved(client: Client, queue: str, job_id: str, *, is_parked: bool) -> set[str]:
+    """Return the queues that no worker serves, of a job that waits and of its children that have not ended."""
+    queues = {queue}
+    if is_parked:
+        children = client.run(client.calls.families.children(job_id, [queue])) or ()
+        by_queue: dict[str, list[str]] = {}
+        for child in children:
+            if not child.is_over:
+                by_queue.setdefault(child.queue, []).append(child.id)
+        for each, ids in by_queue.items():
+            if len(client.run(client.calls.endings.look(each, ids))) < len(ids):
+                queues.add(each)
+    return {each for each in queues if not client.run(client.calls.reads.known_tasks(each)).workers}
+
+
+def _print_end(job_id: str, outcome: Outcome[Any] | None, *, as_json: bool) -> None:
+    word = "unknown" if outcome is None else type(outcome).__name__.lower()
+    why = ""
+    if isinstance(outcome, Failed):
+        word, why = (
+            "dead",
+            f"{outcome.reason}: {outcome.error}" if outcome.error else outcome.reason,
+        )
+    elif isinstance(outcome, Replaced):
+        why = f"by job {outcome.by}"
+    if as_json:
+        print_json({"end": {"outcome": word, **({"why": why} if why else {})}})
+    elif outcome is None:
+        say(
+            f"ended; Redis does not keep how. `rq-core audit history {job_id} --audit URL` may know it",
+            err=True,
+        )
+    else:
+        say(printable(f"{word}: {why}" if why else word), err=True)
 
 
 def _print_progress(said: Progress, *, as_json: bool) -> None:

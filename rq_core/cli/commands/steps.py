@@ -19,9 +19,14 @@ from rq_core.cli.options import (
     server_options,
 )
 from rq_core.cli.text import print_table, say
+from rq_core.model.durable.boxes import signal_of
+from rq_core.model.durable.children import read_child_wait
+from rq_core.model.table.machine import State
+from rq_core.protocol.calls.boxes import Sending
 from rq_core.views.steps import HEAD, end_of, step_documents, step_row, steps_say
 
 if TYPE_CHECKING:
+    from rq_core.connections.client import Client
     from rq_core.protocol.reads.box_reads import SavedSteps
 
 
@@ -62,17 +67,39 @@ def steps(
 @click.command()
 @click.argument("job_id", metavar="ID")
 @click.option("--failed", is_flag=True, help="Show only the children that did not succeed.")
+@click.option(
+    "--again",
+    is_flag=True,
+    help="Wake the job ID, so that it looks at its children now. It then lists nothing.",
+)
 @queue_option
+@audited_options
 @server_options
 @json_option
 def children(
-    job_id: str, queue: str | None, redis_url: str, prefix: str, *, failed: bool, as_json: bool
+    job_id: str,
+    queue: str | None,
+    by: str | None,
+    reason: str,
+    redis_url: str,
+    prefix: str,
+    *,
+    failed: bool,
+    again: bool,
+    as_json: bool,
 ) -> None:
     """Show the children of the durable job ID, and how each has ended.
 
     "saved" is a child whose result the job has saved. A child that is "gone" is unknown to Redis: it was
     deleted, or Redis has lost it.
+
+    A parked job looks at its children when a worker reports the end of one. If no worker did, it looks by itself, in
+    the worst case an hour later. --again lets it look now; the log has --by and --reason.
     """
+    if again:
+        with connect(redis_url, prefix) as client:
+            _wake(client, job_id, known_queues(client, queue), actor(by), reason, as_json=as_json)
+        return
     with connect(redis_url, prefix) as client:
         where = known_queues(client, queue)
         found = client.run(client.calls.families.children(job_id, where))
@@ -96,6 +123,32 @@ def children(
     rows = [[c.map, c.number, states[c.id], c.queue, c.id] for c in found]
     none = f"no child of job {job_id} has failed" if failed else f"job {job_id} has no children"
     print_table(["map", "no", "state", "queue", "id"], rows, empty=none)
+
+
+def _wake(
+    client: Client, job_id: str, queues: list[str], by: str, reason: str, *, as_json: bool
+) -> None:
+    """Send a parked job the signal that one of its children has ended: it looks at all of them."""
+    job = client.run(client.calls.reads.job(job_id, queues))
+    if job is None:
+        raise click.ClickException(f"no live job {job_id} in {', '.join(queues) or 'any queue'}")
+    steps = client.run(client.calls.reads.steps(job_id, [job.queue]))
+    numbers = filter(str.isdecimal, (job.fields.get("waits") or "").split(","))
+    entries = [] if steps is None else [steps.entries.get(int(number)) for number in numbers]
+    waits = [each.name for each in entries if each is not None and read_child_wait(each.name)]
+    if not waits:
+        advice = f": run `rq-core requeue {job_id}`" if job.state == State.DEAD else ""
+        raise click.ClickException(
+            f"job {job_id} is {job.state} and waits for no child, so it cannot look{advice}"
+        )
+    record = Sending(job_id, signal_of(waits[0]), "", "null")
+    sent = client.run(client.calls.mail.signal(job.queue, record, by=by, why=reason))
+    if sent.outcome not in ("woken", "sent"):
+        raise click.ClickException(f"job {job_id} was not woken: {sent.outcome}")
+    if as_json:
+        print_json({"queue": job.queue, "outcome": sent.outcome})
+    else:
+        say(f"{job_id}: it is ready, and looks at its children when a worker runs it")
 
 
 def _none(job_id: str, found: SavedSteps) -> str:
