@@ -13,6 +13,9 @@ from typing import Any, Final
 import click
 
 from rq_core import App, FlowNode, FlowRun, RetryPolicy, testing
+from rq_core.app.flows import built_in
+from rq_core.app.flows.between_runs import KeptRun, Latest
+from rq_core.app.flows.running import FlowSteps
 from rq_core.errors import RqCoreError, ServerUnavailable
 from rq_core.worker.execution.saver import Saver
 
@@ -117,6 +120,21 @@ class Crashes:
                 setattr(Saver, name, call)
 
 
+@contextmanager
+def several_processes(draw: random.Random) -> Iterator[None]:
+    """Let each run of a flow's job be in one of three processes, each of which keeps what its own last run knew."""
+    kept: list[Latest[tuple[str, str], KeptRun]] = [Latest(9, 10**6) for _ in range(3)]
+
+    def steps(*args: Any) -> Any:
+        return FlowSteps(*args[:-1], draw.choice(kept))
+
+    built_in.FlowSteps = steps  # type: ignore[assignment,misc]
+    try:
+        yield
+    finally:
+        built_in.FlowSteps = FlowSteps  # type: ignore[misc]
+
+
 @dataclass
 class Found:
     """The counts and the problems of a run."""
@@ -156,7 +174,7 @@ def check(seed: int, on_failure: str) -> Found:
     found, model = Found(), Model(plan)
     crashes = Crashes(draw, CRASH)
     is_over = False
-    with testing.fake(app) as fake:
+    with testing.fake(app) as fake, several_processes(draw):
         run = _declared(app, tasks, plan, draw).enqueue(queue=HOME, id=f"flow-{seed}")
         for round_ in range(RETRIES):
             with crashes.at_work():

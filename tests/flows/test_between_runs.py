@@ -1,0 +1,160 @@
+"""What a worker keeps between two runs of a flow's job: it reads less, and never works on what Redis has forgotten."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rq_core import RESULT, App, FlowRun, RetryPolicy, chain, testing
+from rq_core.app.flows import built_in
+from rq_core.app.flows.between_runs import KeptRun, Latest
+from rq_core.app.flows.graph import Graph
+from rq_core.app.flows.running import FlowSteps
+from rq_core.app.flows.sweep import Frontier
+from rq_core.model.durable import boxes
+from rq_core.model.durable.boxes import StepEntry
+from rq_core.protocol.reads import box_reads
+from rq_core.protocol.reads.box_reads import Box
+
+Kept = Latest[tuple[str, str], KeptRun]
+
+
+@pytest.fixture
+def app() -> App:
+    made = App()
+    made.enable_flows()
+
+    @made.task(name="work", queue="work", retry=RetryPolicy(max_attempts=1))
+    def work(n: int, got: int = 0) -> int:
+        return got + n
+
+    return made
+
+
+@pytest.fixture
+def fake(app: App) -> Iterator[testing.Fake]:
+    with testing.fake(app) as made:
+        yield made
+
+
+def in_turns(monkeypatch: pytest.MonkeyPatch, count: int) -> list[Kept]:
+    """Let the runs of flows be in these processes, in turns. Return what each keeps."""
+    kept: list[Kept] = [Latest(9, 10**6) for _ in range(count)]
+    turns = itertools.cycle(kept)
+    monkeypatch.setattr(built_in, "FlowSteps", lambda *args: FlowSteps(*args[:-1], next(turns)))
+    return kept
+
+
+def sum_of(app: App, count: int) -> FlowRun[Any]:
+    work = app.tasks["work"]
+    return chain(work.call(1), *(work.call(n, RESULT) for n in range(2, count + 1))).enqueue()
+
+
+@pytest.mark.parametrize(("processes", "most"), [(1, 40), (3, 160)])
+def test_the_runs_of_a_flow_read_few_entries_again(
+    app: App, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch, processes: int, most: int
+) -> None:
+    """Twelve runs that read all would read some 230 entries."""
+    read_entry, read = boxes.read_entry, []
+
+    def reading(text: str) -> StepEntry:
+        read.append(text)
+        return read_entry(text)
+
+    in_turns(monkeypatch, processes)
+    run = sum_of(app, 12)
+    monkeypatch.setattr(boxes, "read_entry", reading)
+    monkeypatch.setattr(box_reads, "read_entry", reading)
+    fake.drain()
+
+    assert 78 == run.result(0)
+    assert len(read) < most
+
+
+@pytest.mark.parametrize(("processes", "lost"), [(1, 1), (1, 2), (2, 3)])
+def test_a_failover_that_forgets_runs_of_a_flow_leads_to_the_same_result(
+    app: App, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch, processes: int, lost: int
+) -> None:
+    """A round runs the jobs of one queue. After each fifth round, Redis forgets the last ``lost`` rounds."""
+    server: Any = fake.connections._server
+    in_turns(monkeypatch, processes)
+    run = sum_of(app, 4)
+    past: list[Any] = []
+    failovers = 0
+    for number in range(60):
+        fake.drain(("flows", "work")[number % 2])
+        past.append(copy.deepcopy(server.dbs[0]._dict))
+        if run.state() == "succeeded":
+            break
+        if number % 5 == 4:
+            failovers += 1
+            del past[-lost:]
+            server.dbs[0]._dict = copy.deepcopy(past[-1])
+
+    assert (10, True) == (run.result(0), failovers >= 2)
+
+
+def kept_run(*entries: StepEntry, claim: int = 3) -> KeptRun:
+    graph = Graph("f", "drain", ())
+    numbers = {entry.name: number for number, entry in enumerate(entries, 1)}
+    size = sum(len(entry.value or "") for entry in entries)
+    return KeptRun(
+        claim, "life", list(entries), numbers, frozenset(), graph, Frontier(graph), {}, size
+    )
+
+
+SAVED = StepEntry("a", True, 5, "1-1", "digest", "70")
+BEGUN = StepEntry("b", False, 6, "1-2")
+LAST = StepEntry("c", True, 7, "1-3", "digest", "1")
+
+
+@pytest.mark.parametrize(
+    ("box", "holds"),
+    [
+        (Box("life", (LAST._replace(at_ms=9),)), True),
+        (Box("life", (LAST, BEGUN)), True),
+        (Box("life", (LAST._replace(fence="1-4"),)), False),
+        (Box("life", (LAST._replace(name="d"),)), False),
+        (Box("life", ()), False),
+        (Box("other", (LAST,)), False),
+        (Box(None), False),
+        (None, False),
+    ],
+)
+def test_a_copy_holds_if_redis_has_its_last_entry(box: Box | None, holds: bool) -> None:
+    assert holds == kept_run(SAVED, BEGUN, LAST).holds(box)
+
+
+def test_a_run_reads_again_what_other_claims_may_have_saved() -> None:
+    kept = kept_run(SAVED, BEGUN, LAST)
+    assert [] == kept.uncertain(4)
+    assert [2] == kept.uncertain(5)
+    kept.ended_last = frozenset({1, 3})
+    assert [1] == kept.uncertain(4)
+    assert [1, 2] == kept.uncertain(9)
+
+
+def test_a_copy_refuses_an_entry_that_belongs_to_another_box() -> None:
+    kept = kept_run(SAVED, BEGUN, LAST)
+    kept.update(2, BEGUN._replace(is_saved=True, note="digest", value="12345"))
+    kept.update(4, BEGUN._replace(name="d"))
+
+    assert (4, True, 2 + 5 + 1) == (kept.numbers["d"], kept.entries[1].is_saved, kept.characters)
+    for number, name in ((5, "a"), (2, "e")):
+        with pytest.raises(ValueError, match="another one"):
+            kept.update(number, BEGUN._replace(name=name))
+
+
+def test_the_oldest_copies_make_room() -> None:
+    kept: Latest[str, int] = Latest(2, 10)
+    for number, name in enumerate("abc"):
+        kept.put(name, number, 1)
+    assert [None, 1, None] == [kept.take("a"), kept.take("b"), kept.take("b")]
+    kept.put("d", 4, 9)
+    kept.put("e", 5, 2)
+
+    assert [None, None, 5] == [kept.take("c"), kept.take("d"), kept.take("e")]
