@@ -92,20 +92,16 @@ class Arguments:
 
     def validate(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Convert a call's arguments to the annotated types, and return them by name. Defaults are not filled in."""
-        return self._validate(self._by_name(args, kwargs) if args else kwargs)
+        return self._validate(self.by_name(args, kwargs) if args else kwargs)
 
     def validate_named(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Convert ``values``, arguments by name, to the annotated types. Return them by name."""
         return self._validate(_check_names(self.task, values))
 
-    def by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a call's arguments by name, not validated."""
-        return self._by_name(args, kwargs)
-
     def part(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return some of a call's arguments by name, validated, in the types of JSON."""
         if odd := values.keys() - set(self.names):
-            raise _invalid(self.task, dict.fromkeys(sorted(odd), _WORDS["extra_forbidden"]))
+            raise invalid(self.task, dict.fromkeys(sorted(odd), WORDS["extra_forbidden"]))
         found: dict[str, Any] = {}
         for name, value in values.items():
             adapter = self._adapter_of(name)
@@ -116,7 +112,7 @@ class Arguments:
             except (ValueError, TypeError, RecursionError) as error:
                 if isinstance(error, ValueError) and hasattr(error, "errors"):  # pydantic's
                     raise self._refused(error) from None
-                raise _invalid(self.task, self._unserialisable({name: value}, error)) from None
+                raise invalid(self.task, self._unserialisable({name: value}, error)) from None
         return found
 
     def canonical(self, values: Mapping[str, Any], names: Collection[str] | None) -> dict[str, Any]:
@@ -137,7 +133,7 @@ class Arguments:
                 if name in whole
             }
         except (ValueError, TypeError, RecursionError) as error:
-            raise _invalid(self.task, self._unserialisable(values, error)) from None
+            raise invalid(self.task, self._unserialisable(values, error)) from None
 
     def canonical_json(self, values: Mapping[str, Any]) -> str:
         """Return validated arguments as JSON text. Equal arguments give equal texts. Raises ArgumentsInvalid."""
@@ -158,14 +154,15 @@ class Arguments:
             raise self._refused(error) from None
         return arguments
 
-    def _by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a call's arguments by name, not validated."""
         if len(args) > len(self._positional):
             most = len(self._positional)
             problem = f"at most {most} may be given by position, not {len(args)}"
-            raise _invalid(self.task, {"arguments": problem})
+            raise invalid(self.task, {"arguments": problem})
         values = dict(zip(self._positional, args, strict=False))
         if twice := values.keys() & kwargs.keys():
-            raise _invalid(self.task, dict.fromkeys(sorted(twice), "given twice"))
+            raise invalid(self.task, dict.fromkeys(sorted(twice), "given twice"))
         return {**values, **kwargs}
 
     def _validate(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,7 +175,7 @@ class Arguments:
         problems = _problems_of(error)
         for name in problems.keys() & set(self._injected):
             problems[name] = "is filled by its Depends, and cannot be given"
-        return _invalid(self.task, problems)
+        return invalid(self.task, problems)
 
     def dump_valid(self, valid: dict[str, Any]) -> str:
         """Return validated arguments as a JSON object. Raises ArgumentsInvalid if JSON cannot express a value."""
@@ -192,7 +189,7 @@ class Arguments:
                     self._adapter.dump_python(valid, mode="json", warnings="error")
                 )
         except (ValueError, TypeError, RecursionError) as error:
-            raise _invalid(self.task, self._unserialisable(valid, error)) from None
+            raise invalid(self.task, self._unserialisable(valid, error)) from None
         try:
             loaded = self._adapter.validate_json(dumped)
         except ValueError as error:
@@ -200,10 +197,10 @@ class Arguments:
                 name: f"cannot be read back from its own JSON ({problem})"
                 for name, problem in _problems_of(error).items()
             }
-            raise _invalid(self.task, problems) from None
+            raise invalid(self.task, problems) from None
         changed = [change(valid[name], loaded[name], name) for name in self._open & valid.keys()]
         if any(changed):
-            raise _invalid(self.task, dict(sorted(filter(None, changed))))
+            raise invalid(self.task, dict(sorted(filter(None, changed))))
         return dumped.decode()
 
     @cached_property
@@ -377,7 +374,7 @@ def dump_untyped(task: str, values: Mapping[str, Any]) -> str:
                 dumped({name: value})
             except (ValueError, TypeError, RecursionError) as problem:
                 problems.update([_no_json(name, value, problem)])
-        raise _invalid(task, problems or {"arguments": words_of(error)}) from None
+        raise invalid(task, problems or {"arguments": words_of(error)}) from None
 
 
 def plain_value(value: Any) -> Any:
@@ -396,9 +393,9 @@ def plain_value(value: Any) -> Any:
 def _check_names(task: str, values: Any) -> Mapping[str, Any]:
     if not isinstance(values, Mapping):
         kind = type(values).__name__
-        raise _invalid(task, {"arguments": f"must be a mapping by name, not a {kind}"})
+        raise invalid(task, {"arguments": f"must be a mapping by name, not a {kind}"})
     if odd := [name for name in values if not isinstance(name, str)]:
-        raise _invalid(task, {repr(name): "an argument's name must be a string" for name in odd})
+        raise invalid(task, {repr(name): "an argument's name must be a string" for name in odd})
     return values
 
 
@@ -407,12 +404,14 @@ def _strict_json(value: Any) -> bytes:
     return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _invalid(task: str, fields: Mapping[str, str]) -> ArgumentsInvalid:
+def invalid(task: str, fields: Mapping[str, str]) -> ArgumentsInvalid:
+    """Return the error for arguments of a task. ``fields`` has the problem of each argument, or of a place in it."""
     problems = "; ".join(f"{name}: {problem}" for name, problem in fields.items())
     return ArgumentsInvalid(task=task, problems=problems, fields=dict(fields))
 
 
-_WORDS: Final = {"missing": "is required", "extra_forbidden": "the task has no such argument"}
+WORDS: Final = {"missing": "is required", "extra_forbidden": "the task has no such argument"}
+"""The words for problems, by pydantic's name of the problem."""
 
 
 def _problems_of(error: ValueError) -> dict[str, str]:
@@ -425,7 +424,7 @@ def _problems_of(error: ValueError) -> dict[str, str]:
     problems: dict[str, str] = {}
     for detail in error.errors(include_url=False, include_context=False, include_input=False):
         where = ".".join(map(_printable, detail["loc"])) or "arguments"
-        words = _WORDS.get(detail["type"], detail["msg"])
+        words = WORDS.get(detail["type"], detail["msg"])
         # A union has one problem per member, all at places of their own or at the same one.
         problems[where] = f"{problems[where]}, or {words}" if where in problems else words
     return problems

@@ -125,14 +125,14 @@ def several_processes(draw: random.Random) -> Iterator[None]:
     """Let each run of a flow's job be in one of three processes, each of which keeps what its own last run knew."""
     kept: list[Latest[tuple[str, str], KeptRun]] = [Latest(9, 10**6) for _ in range(3)]
 
-    def steps(*args: Any) -> Any:
-        return FlowSteps(*args[:-1], draw.choice(kept))
+    def steps(context: Any, home: Any, app: Any, tasks: Any, graph: Any, _: Any) -> FlowSteps:
+        return FlowSteps(context, home, app, tasks, graph, draw.choice(kept))
 
-    built_in.FlowSteps = steps  # type: ignore[assignment,misc]
+    setattr(built_in, "FlowSteps", steps)  # noqa: B010 - the module does not export it
     try:
         yield
     finally:
-        built_in.FlowSteps = FlowSteps  # type: ignore[misc]
+        setattr(built_in, "FlowSteps", FlowSteps)  # noqa: B010
 
 
 @dataclass

@@ -45,7 +45,11 @@ def in_turns(monkeypatch: pytest.MonkeyPatch, count: int) -> list[Kept]:
     """Let the runs of flows be in these processes, in turns. Return what each keeps."""
     kept: list[Kept] = [Latest(9, 10**6) for _ in range(count)]
     turns = itertools.cycle(kept)
-    monkeypatch.setattr(built_in, "FlowSteps", lambda *args: FlowSteps(*args[:-1], next(turns)))
+
+    def steps(context: Any, home: Any, app: Any, tasks: Any, graph: Any, _: Any) -> FlowSteps:
+        return FlowSteps(context, home, app, tasks, graph, next(turns))
+
+    monkeypatch.setattr(built_in, "FlowSteps", steps)
     return kept
 
 

@@ -24,6 +24,7 @@ from rq_core.app.durable.items import (
     child_of,
     children_failed,
     least,
+    outcome_of,
     pack_end,
     told,
     unpack_end,
@@ -48,12 +49,12 @@ from rq_core.model.durable.children import (
     read_queues,
 )
 from rq_core.model.job import NewJob
-from rq_core.model.outcome import LOST, Gone, Kept, Outcome, Succeeded
+from rq_core.model.outcome import Gone, Kept, Outcome, Succeeded
 from rq_core.model.result_encoding import NO_VALUE, pack_result, unpack_result
 from rq_core.protocol.calls.enqueue import Accepted
 from rq_core.protocol.engine.plan import Plan
 from rq_core.protocol.operations import Operations
-from rq_core.protocol.reads.result_reads import Absent, Found
+from rq_core.protocol.reads.result_reads import Found
 from rq_core.signals import StepMismatch, StepsSpent
 
 R = TypeVar("R")
@@ -225,11 +226,15 @@ class JobSteps(Steps):
         """
         queues = read_queues(entry.value)
         if len(queues) != count:
-            raise StepMismatch(
-                f"{launch}: an earlier run has enqueued {len(queues):,} children, and this one has {count:,} calls. The"
-                " calls of a map must be the same at each run: save a list that comes from elsewhere as a step"
-            )
+            raise StepMismatch(self._says_other_count(launch, len(queues), count))
         return [(queue, self._child_id(launch, index)) for index, queue in enumerate(queues)]
+
+    def _says_other_count(self, launch: str, before: int, count: int) -> str:
+        """Return the message for a run with ``count`` calls, if an earlier run has enqueued ``before`` children."""
+        return (
+            f"{launch}: an earlier run has enqueued {before:,} children, and this one has {count:,} calls. The calls of"
+            " a map must be the same at each run: save a list that comes from elsewhere as a step"
+        )
 
     # The wait.
 
@@ -279,7 +284,7 @@ class JobSteps(Steps):
         found: dict[str, Outcome[Any]] = {}
         for queue, ids in by_queue.items():
             ends = await self.home.ask(partial(_look, queue, ids))
-            found |= {job_id: _outcome(job_id, end) for job_id, end in ends.items()}
+            found |= {job_id: outcome_of(job_id, end) for job_id, end in ends.items()}
         return found
 
     async def _save_results(self, launch: str, ended: Mapping[int, Outcome[Any]]) -> None:
@@ -381,15 +386,6 @@ def _enqueue(jobs: Sequence[NewJob], calls: Operations) -> Plan[Accepted]:
 
 def _look(queue: str, ids: Sequence[str], calls: Operations) -> Plan[dict[str, Found]]:
     return calls.endings.look(queue, ids)
-
-
-def _outcome(job_id: str, found: Found) -> Outcome[Any]:
-    """Convert Redis' answer about a child that has ended to the child's outcome."""
-    if not isinstance(found, Absent):
-        return found
-    if isinstance(found.known, Succeeded):
-        return Succeeded(job_id, missing=LOST)
-    return found.known or Gone(job_id)
 
 
 def _succeeded(launch: str, job_id: str, entry: StepEntry, child: JobCall[R]) -> Succeeded[R]:

@@ -12,7 +12,17 @@ from rq_core.errors import InvalidStep, NoResult
 from rq_core.model.durable.children import PARENT_HEADER
 from rq_core.model.job import JobError, NewJob
 from rq_core.model.keys import DEFAULT_PREFIX
-from rq_core.model.outcome import Cancelled, Expired, Failed, Gone, Outcome, Replaced, Succeeded
+from rq_core.model.outcome import (
+    LOST,
+    Cancelled,
+    Expired,
+    Failed,
+    Gone,
+    Outcome,
+    Replaced,
+    Succeeded,
+)
+from rq_core.protocol.reads.result_reads import Absent, Found
 from rq_core.signals import ChildrenFailed
 
 R_co = TypeVar("R_co", covariant=True)
@@ -173,6 +183,15 @@ def told(name: str, failed: Sequence[Item[Any]], count: int, needed: int) -> str
     more = f"; and {len(failed) - _SHOWN_MAX} more" if len(failed) > _SHOWN_MAX else ""
     counts = f"{count - len(failed)} of {count} children succeeded, {needed} must"
     return f"{name}: {counts}. {said}{more}"
+
+
+def outcome_of(job_id: str, found: Found) -> Outcome[Any]:
+    """Convert Redis' answer about a child that has ended to the child's outcome."""
+    if not isinstance(found, Absent):
+        return found
+    if isinstance(found.known, Succeeded):
+        return Succeeded(job_id, missing=LOST)
+    return found.known or Gone(job_id)
 
 
 def pack_end(outcome: Outcome[Any]) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from rq_core.app.durable.children import JobSteps
+from rq_core.app.durable.children import JobSteps, Place
 from rq_core.app.flows.sweep import Frontier
 from rq_core.model.durable.boxes import StepEntry, entry_in
 from rq_core.model.keys import queue_keys
@@ -46,8 +46,8 @@ class KeptRun:
     """The numbers of entries that were begun before the last entry was appended, and saved after it."""
     graph: Graph
     frontier: Frontier
-    queues: dict[str, list[str]]
-    """The queues of the children that an entry has enqueued, by its name."""
+    places: dict[str, list[Place]]
+    """The queues and the ids of the children that an entry has enqueued, by its name."""
     characters: int
     """Number of characters of all values."""
 
@@ -123,8 +123,8 @@ class ResumedSteps(JobSteps):
         self._graph = graph
         self._kept = kept
         self._frontier = Frontier(graph)
-        self._queues: dict[str, list[str]] = {}
-        """The queues of the children that an entry has enqueued, by its name."""
+        self._known_places: dict[str, list[Place]] = {}
+        """The queues and the ids of the children that an entry has enqueued, by its name."""
         self._characters = 0
         """Number of characters of the values of all entries."""
 
@@ -157,7 +157,7 @@ class ResumedSteps(JobSteps):
         self._life, self._entries, self._numbers = kept.life, kept.entries, kept.numbers
         self._characters = kept.characters
         if kept.graph is self._graph:
-            self._frontier, self._queues = kept.frontier, kept.queues
+            self._frontier, self._known_places = kept.frontier, kept.places
 
     def _keep(self, number: int, entry: StepEntry) -> None:
         if number <= len(self._loaded):
@@ -179,7 +179,7 @@ class ResumedSteps(JobSteps):
         ended = frozenset(n for n, count in self._ended.items() if count == len(entries))
         run = KeptRun(
             context.claim, self._life, entries, self._numbers, ended, self._graph,
-            self._frontier, self._queues, self._characters,
+            self._frontier, self._known_places, self._characters,
         )  # fmt: skip
         self._kept.put((context.queue, context.id), run, self._characters)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from rq_core.app.arguments import plain_value
+from rq_core.app.arguments import WORDS, invalid, plain_value
 from rq_core.app.durable.items import JobCall
 from rq_core.app.flows.placeholders import Placeholder
 from rq_core.app.options import JobOptions
-from rq_core.errors import ArgumentsInvalid
 
 Path = tuple[str | int, ...]
 
@@ -32,26 +31,21 @@ def taken_apart(call: JobCall[Any]) -> TakenApart:
     given = arguments.by_name(call.args, call.kwargs)
     absent = [name for name in arguments.names if name not in {*given, *arguments.defaults}]
     if absent:
-        raise _invalid(task, dict.fromkeys(absent, "is required"))
+        raise invalid(task, dict.fromkeys(absent, WORDS["missing"]))
     late = {name: value for name, value in given.items() if _has_hole(value)}
     args = arguments.part({name: value for name, value in given.items() if name not in late})
     if unknown := late.keys() - set(arguments.names):
-        raise _invalid(task, dict.fromkeys(sorted(unknown), "the task has no such argument"))
+        raise invalid(task, dict.fromkeys(sorted(unknown), WORDS["extra_forbidden"]))
     holes: list[tuple[Path, Placeholder]] = []
     for name, value in late.items():
         try:
             args[name] = _plain(value, (name,), holes)
             json.dumps(args[name], allow_nan=False, ensure_ascii=False).encode()
         except RecursionError:
-            raise _invalid(task, {name: "contains itself, or is nested too deeply"}) from None
+            raise invalid(task, {name: "contains itself, or is nested too deeply"}) from None
         except (ValueError, TypeError) as error:
-            raise _invalid(task, {name: f"cannot be JSON ({error})"}) from None
+            raise invalid(task, {name: f"cannot be JSON ({error})"}) from None
     return TakenApart(args, holes)
-
-
-def _invalid(task: str, fields: Mapping[str, str]) -> ArgumentsInvalid:
-    problems = "; ".join(f"{name}: {problem}" for name, problem in fields.items())
-    return ArgumentsInvalid(task=task, problems=problems, fields=dict(fields))
 
 
 def _has_hole(value: object) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rq_core.app.durable.items import JobCall
 from rq_core.app.flows.graph import FlowCall
+from rq_core.app.limits.lane_assignment import Placing, registered_placing
 from rq_core.app.untyped_enqueue import Draft
 from rq_core.errors import ArgumentsInvalid, InvalidOption, RqCoreError
 from rq_core.model.headers import headers_json
@@ -17,9 +18,6 @@ from rq_core.model.job import NewJob
 if TYPE_CHECKING:
     from rq_core.app.producer import Producer
     from rq_core.app.task import Task
-
-Policy = tuple[str | None]
-"""The text that workers have registered for a task in a queue; ``(None,)``: there is no such text."""
 
 
 class _Given(NamedTuple):
@@ -38,16 +36,15 @@ class NamedTask:
         known: Task[..., Any] | None,
         call: FlowCall,
         args: Mapping[str, Any],
-        policy: Policy | None,
+        placing: Placing | None,
     ) -> None:
-        """``known`` is the task, if this worker has it; ``policy`` is what other workers have registered for it, if
-        this worker lacks it and has asked."""
+        """``known`` is the task, if this worker has it; otherwise ``placing`` is its placing."""
         self.app = app
         self.name = call.task
         self._known = known
         self._call = call
         self._args = args
-        self._policy = policy
+        self._placing = placing
         headers = headers_json(call.options.get("headers", {}))
         keep_ms = round(call.options.get("keep_result", 0) * 1000)
         self.options = _Given(headers, keep_ms)
@@ -55,7 +52,7 @@ class NamedTask:
 
     def with_options(self, **options: Any) -> NamedTask:
         """Return this call as that of a child with these options. They win over those of the call."""
-        made = NamedTask(self.app, self._known, self._call, self._args, self._policy)
+        made = NamedTask(self.app, self._known, self._call, self._args, self._placing)
         made._own = options
         return made
 
@@ -75,8 +72,7 @@ class NamedTask:
             fields = {"arguments": problem}
             raise ArgumentsInvalid(task=self.name, problems=problem, fields=fields) from None
         if draft.placing is None:
-            assert self._policy is not None
-            draft.read(self._policy[0])
+            draft.placing = self._placing
         job = draft.job(self._call.keys or None)
         if job.name:
             why = "of the worker is unique now, and a node must not give way to another job"
@@ -93,13 +89,21 @@ def _options(said: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def placing_of(app: Producer, queue: str, task: str, policy: str | None) -> Placing:
+    """Return the placing of a task that the app lacks. ``policy`` is the text that workers have registered for it, if
+    any."""
+    if policy is None:
+        return app.declared.unregistered(task, queue)
+    return registered_placing(task, queue, policy)
+
+
 def child_call(
     app: Producer,
     known: Task[..., Any] | None,
     call: FlowCall,
     args: Mapping[str, Any],
-    policy: Policy | None,
+    placing: Placing | None,
 ) -> JobCall[Any]:
     """Return the call of a child. See NamedTask."""
-    task: Any = NamedTask(app, known, call, args, policy)
+    task: Any = NamedTask(app, known, call, args, placing)
     return JobCall(task, (), {})

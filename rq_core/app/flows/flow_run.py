@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
+from rq_core.app.durable.items import outcome_of
 from rq_core.app.flows.graph import DRAIN, FLOW_TASK, read_graph
 from rq_core.app.flows.sweep import (
     Spot,
@@ -20,8 +21,7 @@ from rq_core.app.handles.handle import JobHandle
 from rq_core.model.durable.children import child_id, launch_name, read_queues
 from rq_core.model.job import read_spec, spec_of
 from rq_core.model.keys import check_name, queue_keys
-from rq_core.model.outcome import Gone, Outcome
-from rq_core.protocol.reads.result_reads import Absent
+from rq_core.model.outcome import Outcome
 from rq_core.signals import InvalidFlow
 
 if TYPE_CHECKING:
@@ -165,5 +165,5 @@ def _ends(
     for queue, of in by_queue.items():
         ends = yield from calls.endings.look(queue, [*of])
         for job_id, end in ends.items():
-            found[of[job_id]] = (end.known or Gone(job_id)) if isinstance(end, Absent) else end
+            found[of[job_id]] = outcome_of(job_id, end)
     return found

@@ -18,7 +18,7 @@ from rq_core.app.durable.entry_names import numbered
 from rq_core.app.durable.home import Home
 from rq_core.app.durable.items import JobCall, children_failed
 from rq_core.app.flows.between_runs import KeptRun, Latest, ResumedSteps
-from rq_core.app.flows.filled_calls import Policy, child_call
+from rq_core.app.flows.filled_calls import child_call, placing_of
 from rq_core.app.flows.graph import BYTES_MAX, CANCEL, FlowCall, Graph, GraphNode, filled
 from rq_core.app.flows.sweep import (
     AGAIN,
@@ -36,13 +36,14 @@ from rq_core.app.flows.sweep import (
 from rq_core.app.handlers.context import JobContext
 from rq_core.errors import UsageError
 from rq_core.model.durable.boxes import ENTRIES_MAX, OWN_PREFIX
-from rq_core.model.durable.children import child_wait, item_name, launch_name, read_queues
+from rq_core.model.durable.children import child_wait, item_name, launch_name
 from rq_core.model.lib.text import counted
 from rq_core.model.outcome import Cancelled, Gone, Outcome, reason_of
 from rq_core.model.result_encoding import pack_result
-from rq_core.signals import ChildrenFailed, StepMismatch, StepsSpent
+from rq_core.signals import ChildrenFailed, StepsSpent
 
 if TYPE_CHECKING:
+    from rq_core.app.limits.lane_assignment import Placing
     from rq_core.app.producer import Producer
     from rq_core.app.task import Task
     from rq_core.protocol.engine.plan import Plan
@@ -91,7 +92,6 @@ class FlowSteps(ResumedSteps):
         self._tasks = tasks
         self._broken: dict[int, str] = {}
         """Why the calls of a node cannot be made, by its number."""
-        self._policies: dict[tuple[str, str], Policy] = {}
 
     async def result(self) -> Any:
         """Run the nodes that are not done, and return the result of the last one. Raises ChildrenFailed if a node
@@ -201,19 +201,19 @@ class FlowSteps(ResumedSteps):
 
     def _place(self, spot: Spot) -> Place:
         """Return the queue and the id of a child that was enqueued."""
-        queues = self._queues.get(spot.launch)
-        if queues is None:
+        places = self._known_places.get(spot.launch)
+        if places is None:
             launch = self._known(launch_name(spot.launch))
             assert launch is not None
-            queues = read_queues(launch.value)
             count = len(dict(self._launches_of(spot.node))[spot.launch])
-            if len(queues) != count:
-                raise StepMismatch(
-                    f"node {spot.launch}: an earlier run has enqueued {len(queues):,} children, and the graph has"
-                    f" {count:,} calls of it now. Do not change the arguments of a flow that has begun"
-                )
-            self._queues[spot.launch] = queues
-        return queues[spot.at], self._child_id(spot.launch, spot.at)
+            places = self._known_places[spot.launch] = self._places(spot.launch, launch, count)
+        return places[spot.at]
+
+    def _says_other_count(self, launch: str, before: int, count: int) -> str:
+        return (
+            f"node {launch}: an earlier run has enqueued {before:,} children, and the graph has {count:,} calls of it"
+            " now. Do not change the arguments of a flow that has begun"
+        )
 
     def _show(self, failed: int) -> None:
         """Show how many nodes are done, as the handler of any job shows its progress."""
@@ -265,14 +265,17 @@ class FlowSteps(ResumedSteps):
                     f" {BYTES_MAX:,}. Let a node return a reference to what it has stored elsewhere"
                 )
         known = self._tasks.get(call.task)
-        policy = None if known is not None else await self._policy_of(call.queue, call.task)
-        return child_call(self._app, known, call, args, policy)
+        placing = None if known is not None else await self._placing_of(call.queue, call.task)
+        return child_call(self._app, known, call, args, placing)
 
-    async def _policy_of(self, queue: str, task: str) -> Policy:
-        if (queue, task) not in self._policies:
-            found = await self.home.ask(partial(_ask_policy, queue, task))
-            self._policies[queue, task] = (found,)
-        return self._policies[queue, task]
+    async def _placing_of(self, queue: str, task: str) -> Placing:
+        """Return the placing of a task that this worker lacks, by what other workers have registered for it."""
+        policies = self._app.connections.policies
+        found = policies.get(queue, task)
+        if found is None:
+            policy = await self.home.ask(partial(_ask_policy, queue, task))
+            found = policies.put(placing_of(self._app, queue, task, policy))
+        return found
 
     def _value(self, number: int, *, is_last: bool = False) -> Any:
         """Return the result of a node that is done, in the types of JSON; of a map, the results of the children that
