@@ -122,7 +122,7 @@ class Crashes:
 
 @contextmanager
 def several_processes(draw: random.Random) -> Iterator[None]:
-    """Let each run of a flow's job be in one of three processes, each of which keeps what its own last run knew."""
+    """Let each run of a flow's job be in one of three processes. Each keeps the state that its own last run knew."""
     kept: list[Latest[tuple[str, str], KeptRun]] = [Latest(9, 10**6) for _ in range(3)]
 
     def steps(context: Any, home: Any, app: Any, tasks: Any, graph: Any, _: Any) -> FlowSteps:

@@ -1,4 +1,4 @@
-"""What a worker keeps between two runs of a flow's job: it reads less, and never works on what Redis has forgotten."""
+"""A worker keeps the state of a flow between two runs: it reads less, and never works on what Redis has forgotten."""
 
 from __future__ import annotations
 

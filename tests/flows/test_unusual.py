@@ -283,9 +283,7 @@ def test_a_process_reads_a_graph_once_and_one_that_was_edited_again(app: App) ->
     assert first.graph.nodes[0].calls[0].args["n"] == 1
 
 
-def test_a_retry_leaves_the_failed_jobs_of_a_map_that_is_done(
-    fake: testing.Fake, app: App
-) -> None:
+def test_a_retry_leaves_the_failed_jobs_of_a_map_that_is_done(fake: testing.Fake, app: App) -> None:
     ran: list[Any] = []
     bad = {2, "merge"}
 

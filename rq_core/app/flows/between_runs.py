@@ -1,4 +1,4 @@
-"""What a worker keeps between two runs of a flow's job, so that a run need not read the whole box again.
+"""Keeps the state of a flow between two runs of the flow's job, so that a run need not read the whole box again.
 
 A kept copy has the entries of the box as a run left them when it parked. The next run in the same process reads only
 the last of these entries, and whatever may have changed since. The copy holds if Redis has the last entry under the
@@ -33,7 +33,7 @@ V = TypeVar("V")
 
 @dataclass
 class KeptRun:
-    """What a run of a flow's job knew when it parked."""
+    """The state of a flow, as a run of its job knew it when the job parked."""
 
     claim: int
     """The number of the run's claim."""
@@ -68,7 +68,7 @@ class KeptRun:
 
     def update(self, number: int, entry: StepEntry) -> None:
         """Store an entry that was read again, or that was appended since. Raises ValueError if it cannot belong to the
-        box of which this is a copy."""
+        copied box."""
         if self.numbers.setdefault(entry.name, number) != number:
             raise ValueError(f"entry {number} has the name of another one")
         if number <= len(self.entries):
@@ -103,7 +103,7 @@ class Latest(Generic[K, V]):
             total -= its_size
 
     def take(self, key: K) -> V | None:
-        """Return a value, and keep it no longer; None if there is none."""
+        """Return a value, and keep it no longer. Return None for an unknown key."""
         found = self._kept.pop(key, None)
         return None if found is None else found[0]
 

@@ -28,9 +28,9 @@ RETRY: Final = RetryPolicy(max_attempts=10)
 
 
 KEPT_MAX: Final = 64
-"""Maximum number of flows of which a process keeps what their last run knew."""
+"""Maximum number of flows whose state a process keeps between their runs."""
 KEPT_CHARACTERS: Final = 32 * 1024 * 1024
-"""Maximum number of characters of the results in what a process keeps of flows."""
+"""Maximum number of characters of the results in the kept states of flows."""
 READ_MAX: Final = 64
 """Maximum number of graphs that a process keeps after it has read them."""
 READ_CHARACTERS: Final = 16 * 1024 * 1024
@@ -38,7 +38,7 @@ READ_CHARACTERS: Final = 16 * 1024 * 1024
 
 
 class FlowDocument(dict[str, Any]):
-    """The graph of a flow as JSON, which is checked once. Nobody may change it."""
+    """The graph of a flow as JSON, which is checked once. It must not be changed."""
 
     @cached_property
     def graph(self) -> Graph:

@@ -186,7 +186,7 @@ class Frontier:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._missing = [len(set(node.after)) for node in graph.nodes]
-        """Of each node: the number of nodes before it that are not done."""
+        """For each node: the number of nodes before it that are not done."""
         self._open = {number for number, count in enumerate(self._missing) if not count}
         self.done = 0
         """Number of nodes that are done."""
