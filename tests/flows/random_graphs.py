@@ -14,7 +14,7 @@ import click
 
 from rq_core import App, FlowNode, FlowRun, RetryPolicy, testing
 from rq_core.app.flows import built_in
-from rq_core.app.flows.between_runs import KeptRun, Latest
+from rq_core.app.flows.between_runs import KeptRun, NewestValues
 from rq_core.app.flows.running import FlowSteps
 from rq_core.errors import RqCoreError, ServerUnavailable
 from rq_core.worker.execution.saver import Saver
@@ -123,7 +123,7 @@ class Crashes:
 @contextmanager
 def several_processes(draw: random.Random) -> Iterator[None]:
     """Let each run of a flow's job be in one of three processes. Each keeps the state that its own last run knew."""
-    kept: list[Latest[tuple[str, str], KeptRun]] = [Latest(9, 10**6) for _ in range(3)]
+    kept: list[NewestValues[tuple[str, str], KeptRun]] = [NewestValues(9, 10**6) for _ in range(3)]
 
     def steps(context: Any, home: Any, app: Any, tasks: Any, graph: Any, _: Any) -> FlowSteps:
         return FlowSteps(context, home, app, tasks, graph, draw.choice(kept))

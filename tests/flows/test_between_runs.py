@@ -11,7 +11,7 @@ import pytest
 
 from rq_core import RESULT, App, FlowRun, RetryPolicy, chain, testing
 from rq_core.app.flows import built_in
-from rq_core.app.flows.between_runs import KeptRun, Latest
+from rq_core.app.flows.between_runs import KeptRun, NewestValues
 from rq_core.app.flows.graph import Graph
 from rq_core.app.flows.running import FlowSteps
 from rq_core.app.flows.sweep import Frontier
@@ -20,7 +20,7 @@ from rq_core.model.durable.boxes import StepEntry
 from rq_core.protocol.reads import box_reads
 from rq_core.protocol.reads.box_reads import Box
 
-Kept = Latest[tuple[str, str], KeptRun]
+Kept = NewestValues[tuple[str, str], KeptRun]
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def fake(app: App) -> Iterator[testing.Fake]:
 
 def in_turns(monkeypatch: pytest.MonkeyPatch, count: int) -> list[Kept]:
     """Let the runs of flows be in these processes, in turns. Return what each keeps."""
-    kept: list[Kept] = [Latest(9, 10**6) for _ in range(count)]
+    kept: list[Kept] = [NewestValues(9, 10**6) for _ in range(count)]
     turns = itertools.cycle(kept)
 
     def steps(context: Any, home: Any, app: Any, tasks: Any, graph: Any, _: Any) -> FlowSteps:
@@ -154,7 +154,7 @@ def test_a_copy_refuses_an_entry_that_belongs_to_another_box() -> None:
 
 
 def test_the_oldest_copies_make_room() -> None:
-    kept: Latest[str, int] = Latest(2, 10)
+    kept: NewestValues[str, int] = NewestValues(2, 10)
     for number, name in enumerate("abc"):
         kept.put(name, number, 1)
     assert [None, 1, None] == [kept.take("a"), kept.take("b"), kept.take("b")]

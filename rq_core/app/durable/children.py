@@ -22,9 +22,9 @@ from rq_core.app.durable.items import (
     JobCall,
     check_call,
     child_of,
+    child_outcome,
     children_failed,
     least,
-    outcome_of,
     pack_end,
     told,
     unpack_end,
@@ -284,7 +284,7 @@ class JobSteps(Steps):
         found: dict[str, Outcome[Any]] = {}
         for queue, ids in by_queue.items():
             ends = await self.home.ask(partial(_look, queue, ids))
-            found |= {job_id: outcome_of(job_id, end) for job_id, end in ends.items()}
+            found |= {job_id: child_outcome(job_id, end) for job_id, end in ends.items()}
         return found
 
     async def _save_results(self, launch: str, ended: Mapping[int, Outcome[Any]]) -> None:

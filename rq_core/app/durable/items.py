@@ -185,7 +185,7 @@ def told(name: str, failed: Sequence[Item[Any]], count: int, needed: int) -> str
     return f"{name}: {counts}. {said}{more}"
 
 
-def outcome_of(job_id: str, found: Found) -> Outcome[Any]:
+def child_outcome(job_id: str, found: Found) -> Outcome[Any]:
     """Convert Redis' answer about a child that has ended to the child's outcome."""
     if not isinstance(found, Absent):
         return found

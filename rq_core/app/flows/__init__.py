@@ -12,6 +12,7 @@
 - ``declared_calls``: a declared call as JSON, and the placeholders in it.
 - ``graph``: the graph as the flow's job has it in its arguments, both ways; no I/O.
 - ``sweep``: what each node of a flow does, from how its children have ended; no I/O.
+- ``between_runs``: what a process keeps of a flow between two runs of its job, so that a run reads little.
 - ``filled_calls``: the children of a node, with the results of other nodes in their arguments.
 - ``running``: one run of a flow's job, which enqueues the children of the nodes that are ready, and waits.
 - ``built_in``: the task ``rq_core.flow``, which ``App.enable_flows`` adds to an app.

@@ -79,7 +79,7 @@ class KeptRun:
         self.entries[number - 1 : number] = [entry]
 
 
-class Latest(Generic[K, V]):
+class NewestValues(Generic[K, V]):
     """The values that were put last, by key, within a number of values and a size. May be shared by threads: each
     operation on the dict is one that Python carries out whole, and there is no lock that a forked child could find
     locked."""
@@ -117,7 +117,7 @@ class ResumedSteps(JobSteps):
         context: JobContext,
         home: Home,
         graph: Graph,
-        kept: Latest[tuple[str, str], KeptRun],
+        kept: NewestValues[tuple[str, str], KeptRun],
     ) -> None:
         super().__init__(context, home)
         self._graph = graph

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.app.arguments import Arguments
 from rq_core.app.durable.items import KEEP_MS
-from rq_core.app.flows.between_runs import KeptRun, Latest
+from rq_core.app.flows.between_runs import KeptRun, NewestValues
 from rq_core.app.flows.graph import FLOW_TASK, Graph, read_graph
 from rq_core.app.flows.running import FlowSteps
 from rq_core.app.handlers.context import current_job
@@ -52,7 +52,7 @@ class FlowArguments(Arguments):
 
     def __init__(self, task: str, function: Callable[..., Any]) -> None:
         super().__init__(task, function)
-        self._read: Latest[str, FlowDocument] = Latest(READ_MAX, READ_CHARACTERS)
+        self._read: NewestValues[str, FlowDocument] = NewestValues(READ_MAX, READ_CHARACTERS)
 
     def load(self, args_json: str) -> dict[str, Any]:
         """Read arguments from a JSON object. Return them by name, with the graph as a FlowDocument."""
@@ -73,7 +73,7 @@ def flow_task(app: Producer, tasks: Mapping[str, Task[..., Any]], queue: str) ->
 
     Raises InvalidTask, InvalidName or InvalidOption.
     """
-    kept: Latest[tuple[str, str], KeptRun] = Latest(KEPT_MAX, KEPT_CHARACTERS)
+    kept: NewestValues[tuple[str, str], KeptRun] = NewestValues(KEPT_MAX, KEPT_CHARACTERS)
 
     async def run_flow(graph: dict[str, Any]) -> Any:
         context = current_job()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
-from rq_core.app.durable.items import outcome_of
+from rq_core.app.durable.items import child_outcome
 from rq_core.app.flows.graph import DRAIN, FLOW_TASK, read_graph
 from rq_core.app.flows.sweep import (
     Spot,
@@ -165,5 +165,5 @@ def _ends(
     for queue, of in by_queue.items():
         ends = yield from calls.endings.look(queue, [*of])
         for job_id, end in ends.items():
-            found[of[job_id]] = outcome_of(job_id, end)
+            found[of[job_id]] = child_outcome(job_id, end)
     return found

@@ -17,7 +17,7 @@ from rq_core.app.durable.children import LOOK_MAX_S, Place
 from rq_core.app.durable.entry_names import numbered
 from rq_core.app.durable.home import Home
 from rq_core.app.durable.items import JobCall, children_failed
-from rq_core.app.flows.between_runs import KeptRun, Latest, ResumedSteps
+from rq_core.app.flows.between_runs import KeptRun, NewestValues, ResumedSteps
 from rq_core.app.flows.filled_calls import child_call, placing_of
 from rq_core.app.flows.graph import BYTES_MAX, CANCEL, FlowCall, Graph, GraphNode, filled
 from rq_core.app.flows.sweep import (
@@ -85,7 +85,7 @@ class FlowSteps(ResumedSteps):
         app: Producer,
         tasks: Mapping[str, Task[..., Any]],
         graph: Graph,
-        kept: Latest[tuple[str, str], KeptRun],
+        kept: NewestValues[tuple[str, str], KeptRun],
     ) -> None:
         super().__init__(context, home, graph, kept)
         self._app = app
