@@ -25,25 +25,30 @@ from tests.kit import auditlog
 from tests.kit.fleet import QUEUE
 
 
-def drain(client: Client, database: Database) -> None:
-    auditlog.drain(Mirror(Outbox(client), database, QUEUE, limits=BatchLimits(events=60)))
+def drain(client: Client, database: Database, queue: str = QUEUE) -> None:
+    auditlog.drain(Mirror(Outbox(client), database, queue, limits=BatchLimits(events=60)))
 
 
-def rows(database: Database, table: str, columns: tuple[str, ...]) -> set[tuple[object, ...]]:
+def rows(
+    database: Database, table: str, columns: tuple[str, ...], queue: str = QUEUE
+) -> set[tuple[object, ...]]:
+    statement = text(f"SELECT {', '.join(columns)} FROM {table} WHERE queue = :queue")
     with database.readers.connect() as connection:
-        found = connection.execute(text(f"SELECT {', '.join(columns)} FROM {table}"))
+        found = connection.execute(statement, {"queue": queue})
         return {tuple(row) for row in found}
 
 
-def fold_anew(database: Database) -> tuple[set[tuple[object, ...]], set[tuple[object, ...]]]:
+def fold_anew(
+    database: Database, queue: str = QUEUE
+) -> tuple[set[tuple[object, ...]], set[tuple[object, ...]]]:
     """Return the rows of ``job`` and ``job_attempt``, computed again from the events that Redis did not lose."""
-    events = auditlog.events(database, QUEUE)
+    events = auditlog.events(database, queue)
     told = [tuple(event[name] for name in EVENT_COLUMNS) for event in events]
     ids = list(dict.fromkeys(event["job_id"] for event in events if event["job_id"]))
     with database.readers.connect() as connection:
-        orphaned = orphans.ranges(connection, QUEUE)
-        ends = orphans.ends(connection, QUEUE, orphaned)
-    jobs, attempts = rebuild.folded(QUEUE, ids, told, orphaned, ends)
+        orphaned = orphans.ranges(connection, queue)
+        ends = orphans.ends(connection, queue, orphaned)
+    jobs, attempts = rebuild.folded(queue, ids, told, orphaned, ends)
     return set(map(tuple, jobs)), set(map(tuple, attempts))
 
 
@@ -54,6 +59,7 @@ def assert_agree(
     *,
     pruned: bool = False,
     lost: bool = False,
+    queue: str = QUEUE,
 ) -> QueueResult:
     """Let the mirror catch up, and assert that Redis, the log and the projection agree.
 
@@ -61,26 +67,26 @@ def assert_agree(
     lost events. The log may then lack the beginning of a durable job, and the job's box cannot be compared with the
     log.
     """
-    drain(client, database)
+    drain(client, database, queue)
 
-    assert client.run(client.calls.reads.counts(QUEUE)).backlog == 0
-    violations, notes = compare(client, database, QUEUE)
+    assert client.run(client.calls.reads.counts(queue)).backlog == 0
+    violations, notes = compare(client, database, queue)
     assert violations == []
     assert [note for note in notes if not (lost and box_is_unknown(note))] == []
     assert [
-        finding.says for finding in examine(client.run(client.calls.reads.snapshot(QUEUE)))
+        finding.says for finding in examine(client.run(client.calls.reads.snapshot(queue)))
     ] == []
-    jobs, attempts = fold_anew(database)
-    assert rows(database, "job", JOB_COLUMNS) == jobs
-    assert rows(database, "job_attempt", ATTEMPT_COLUMNS) == attempts
+    jobs, attempts = fold_anew(database, queue)
+    assert rows(database, "job", JOB_COLUMNS, queue) == jobs
+    assert rows(database, "job_attempt", ATTEMPT_COLUMNS, queue) == attempts
     if not pruned:
-        auditlog.assert_chain_holds(database, QUEUE)
-    result = verify(database).queues[QUEUE]
+        auditlog.assert_chain_holds(database, queue)
+    result = verify(database).queues[queue]
     if verdict is not LogVerdict.VIOLATED:
         assert result.violations == []
     assert (result.verdict, result.notes if verdict is LogVerdict.HOLDS else []) == (verdict, [])
     for job_id, *_ in jobs:
-        history = queries.history(database.readers, str(job_id), QUEUE)
+        history = queries.history(database.readers, str(job_id), queue)
         assert all(event.number and event.type for event in history)
     return result
 

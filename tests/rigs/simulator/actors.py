@@ -151,13 +151,13 @@ class Actor(ABC):
         def now_ms(queue: str) -> Plan[int]:
             """Make the round trip of Reads.now_ms, and return the simulated time (ms) of the server."""
             yield from delivery.ask([["HGET", queue_keys(queue)("meta"), "epoch"]], queue)
-            return world.server_ms
+            return self.simulation.world_of(queue).server_ms
 
         calls.reads.now_ms = now_ms  # type: ignore[method-assign]
         return Client(
             world.url,
             calls=calls,
-            transport=StepTransport(strand),
+            transport=self.simulation.transport(strand),
             sleep=lambda seconds: self.sleep(strand, round(seconds * 1000)),
         )
 
@@ -351,7 +351,7 @@ class Worker(Actor):
             strand.wait(Sleep(max(min(looks, ends), self.now_ms + 1)))
 
     def turn(self, client: Client) -> None:
-        finished = self.finished()
+        finished = self.finished(QUEUE)
         if spends := spends_of(self.name, finished):
             client.run(client.calls.delivery.carry_out(spends))
         successes, others = successes_in(finished, {QUEUE})
@@ -391,10 +391,14 @@ class Worker(Actor):
     def begin_handler(self, run: Run, moves: Sequence[str]) -> None:
         """Start the handler of a durable job on a strand of its own."""
         fails_at = None if run.verdict == "complete" else self.random.randrange(len(moves))
-        run.handler = durable.Handler(self, run.claim, run.verdict, fails_at)
+        run.handler = self.handler(run.claim, run.verdict, fails_at)
         self.simulation.handlers[run.claim.id, run.claim.fence] = run.handler
         self.strands = [strand for strand in self.strands if not strand.done]
         self.strands.append(Strand(f"{self.role} {run.claim.id}", run.handler.run))
+
+    def handler(self, claim: Claim, verdict: str, fails_at: int | None) -> durable.Handler:
+        """Return the handler for a claim of a durable job."""
+        return durable.Handler(self, claim, verdict, fails_at)
 
     @contextmanager
     def seat(self, strand: Strand) -> Iterator[durable.Seat]:
@@ -409,13 +413,15 @@ class Worker(Actor):
         yield seat
         self.seats.append(seat)
 
-    def finished(self) -> list[Settlement]:
-        """Return the settlements of the handlers that have ended.
+    def finished(self, queue: str) -> list[Settlement]:
+        """Return the settlements of the handlers of this queue's jobs that have ended.
 
         A handler on the event loop gets no settlement if its lease is lost.
         """
         found = []
         for key, run in list(self.held.items()):
+            if run.claim.queue != queue:
+                continue
             if run.lost and not run.thread:
                 self.drop(key)
             elif run.handler is not None:
@@ -570,6 +576,8 @@ class Operator(Actor):
 class MirrorProcess(Actor):
     """A process with the real mirror. It stops after each step of the mirror's turn, and SQL may fail there."""
 
+    queue = QUEUE
+
     def bodies(self) -> dict[str, Callable[[Strand], None]]:
         return {self.role: self.work}
 
@@ -581,7 +589,7 @@ class MirrorProcess(Actor):
             strand.wait(Step(step))
 
         mirror = self.simulation.plant.mirror(
-            Outbox(client), database, QUEUE, limits=BatchLimits(events=6), on_step=on_step
+            Outbox(client), database, self.queue, limits=BatchLimits(events=6), on_step=on_step
         )
         try:
             while True:

@@ -32,7 +32,6 @@ from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads.box_reads import Box as Loaded
 from rq_core.signals import HandlerSignal, JobCancelled, LeaseLost, Parking
 from rq_core.worker.liveness.heartbeat import BEATS_IN_LEASE
-from tests.kit.fleet import QUEUE
 from tests.rigs.judge.boxes import Box
 from tests.rigs.simulator.strand import Point, Sleep, Strand
 
@@ -123,6 +122,10 @@ class Handler:
     def __post_init__(self) -> None:
         self.context = JobContext.of_claim(self.claim, "a", self.worker.name)
 
+    def home(self, seat: Seat) -> StrandHome:
+        """Return the part of the worker that the steps of this run need."""
+        return StrandHome(self, seat)
+
     def end(self, why: HandlerSignal) -> None:
         """Ask the handler to stop, for this reason."""
         self.context.tell(why)
@@ -131,8 +134,8 @@ class Handler:
         """Run the handler to its end, and note how it ended."""
         self.strand = strand
         with self.worker.seat(strand) as seat:
-            home = StrandHome(self, seat)
-            job = DurableSync(JobSteps(self.context, home))
+            self.context.steps = JobSteps(self.context, self.home(seat))
+            job = DurableSync(self.context.steps)
             try:
                 self._handle(job)
                 self.outcome = "complete"
@@ -183,8 +186,9 @@ class Handler:
     def happen(self, name: str) -> str:
         """Carry out the effect of a step, and return its value. Raises AssertionError if the step was saved before."""
         simulation = self.worker.simulation
-        record = simulation.watch.records.get(self.claim.id)
-        box = simulation.watch.boxes.box_of(self.claim.id)
+        watch = simulation.watch_of(self.claim.queue)
+        record = watch.records.get(self.claim.id)
+        box = watch.boxes.box_of(self.claim.id)
         is_in_force = record is not None and record.fence == self.claim.fence
         if is_in_force and box is not None and box.is_saved(name):
             raise AssertionError(f"I20: step {name} of {self.claim.id} is saved, and happens again")
@@ -234,7 +238,7 @@ class StrandHome:
     def _lease_holds(self) -> bool:
         keeper = self._handler.worker.keeper
         now = self._handler.worker.simulation.world.seconds()
-        return keeper is None or now - keeper.extended_at(QUEUE) < BEATS_IN_LEASE * keeper.interval
+        return keeper is None or now - keeper.extended_at(self._context.queue) < BEATS_IN_LEASE * keeper.interval
 
     async def lease(self) -> None:
         """Wait until the lease is in force by the worker's clock, or until the handler is asked to stop."""
@@ -249,13 +253,13 @@ class StrandHome:
         """Return the saved entries of the job from number ``first`` on, or None if the claim is not in force."""
         context = self._context
         plan = self._client.calls.reads.box(
-            QUEUE, context.id, context.fence, context.worker, first=first
+            context.queue, context.id, context.fence, context.worker, first=first
         )
         return self._client.run(plan)
 
     async def save(self, records: Sequence[Saving]) -> dict[int, NotSaved]:
         """Save entries. Return the entries that Redis refused, by their places in ``records``."""
-        found = self._client.run(save(QUEUE, self._context.worker, records))
+        found = self._client.run(save(self._context.queue, self._context.worker, records))
         if any(each.why in ("stale", "gone") for each in found.values()):
             self._handler.worker.simulation.refused["save"] += 1
         return found

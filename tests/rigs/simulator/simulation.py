@@ -29,6 +29,7 @@ from sqlalchemy.exc import OperationalError
 
 from rq_core.app.durable import steps
 from rq_core.connections.client import Client
+from rq_core.connections.transport import Transport
 from rq_core.model.events import Entry
 from rq_core.model.job import NewJob
 from rq_core.model.schedule import tick_of
@@ -56,6 +57,8 @@ from tests.rigs.simulator.actors import (
     MirrorProcess,
     Operator,
     Producer,
+    StepTransport,
+    Waiting,
     Worker,
     keep,
     make_job,
@@ -232,6 +235,8 @@ class Simulation:
         self.random = random.Random(f"{seed} schedule")
         self.trace: list[str] = []
         self.world = World(stage.url)
+        self.worlds = [self.world]
+        """The servers of the simulation, each with one queue."""
         self.watch = Watch()
         self.told = Answers()
         self.lines: list[Line] = []
@@ -315,6 +320,18 @@ class Simulation:
 
     # What actors use.
 
+    def world_of(self, _queue: str) -> World:
+        """Return the server of a queue."""
+        return self.world
+
+    def watch_of(self, _queue: str) -> Watch:
+        """Return the log of a queue."""
+        return self.watch
+
+    def transport(self, strand: Waiting) -> Transport:
+        """Return a transport that stops the strand at each round trip."""
+        return StepTransport(strand)
+
     def new_job(self, rng: random.Random) -> NewJob:
         self._jobs += 1
         job = make_job(rng, f"j-{self._jobs}")
@@ -365,14 +382,19 @@ class Simulation:
             self._break()
             self._heal()
             self._stop()
-            counts = judge.judge(self)
-            return self._result(counts)
+            return self._result(self._judge())
         except Exception as error:
             words = str(error) if isinstance(error, AssertionError) else traceback.format_exc()
             raise Failed(self.seed, self.step, words, self.trace) from error
         finally:
             self._stop()
-            self.world.close()
+            for world in self.worlds:
+                world.close()
+
+    def _judge(self) -> dict[str, int]:
+        """Check all promises at the end, and return the numbers of events by type. Raises Violated or
+        AssertionError."""
+        return judge.judge(self)
 
     def _set_up(self) -> None:
         for path in self.stage.directory.glob("audit.db*"):
@@ -414,9 +436,11 @@ class Simulation:
 
     def _left(self) -> list[str]:
         """Return the id and the line of each live job that is not dead."""
-        values: Any = self.world.control.hgetall(f"rqc:{{{QUEUE}}}:jobs")
-        lines: Any = self.world.control.hgetall(f"rqc:{{{QUEUE}}}:state")
-        standing = values | lines
+        standing: dict[bytes, bytes] = {}
+        for world in self.worlds:
+            key = f"rqc:{{{world.queue}}}"
+            standing |= world.control.hgetall(f"{key}:jobs")
+            standing |= world.control.hgetall(f"{key}:state")
         return sorted(
             f"{i.decode()} {text.decode()}"
             for i, text in standing.items()
@@ -522,9 +546,8 @@ class Simulation:
 
     def _carry_out(self, who: str, commands: Sequence[list[Any]], fate: str = "fine") -> list[Any]:
         replies, found = self.world.exchange(commands, self.watch.last)
-        said = "" if fate == "fine" else f" ({fate} lost)"
-        self._note(who, f"{_words(commands)} -> {_shown(commands, replies)}{said}")
-        self._check_parked(self.watch.add(found))
+        self._note_carried_out(who, commands, replies, fate)
+        self._check_parked(self.watch.add(found), self.world)
         if commands[0][0] == "FCALL":
             self._calls += 1
             if self.keeps and self._calls % LOOK_EVERY == 0:
@@ -534,9 +557,15 @@ class Simulation:
                 judge.check_boxes(self)
         return replies
 
-    def _check_parked(self, added: Sequence[Entry]) -> None:
+    def _note_carried_out(
+        self, who: str, commands: Sequence[list[Any]], replies: Sequence[Any], fate: str
+    ) -> None:
+        said = "" if fate == "fine" else f" ({fate} lost)"
+        self._note(who, f"{_words(commands)} -> {_shown(commands, replies)}{said}")
+
+    def _check_parked(self, added: Sequence[Entry], world: World) -> None:
         """Check that each job that was just parked has no lease and holds no place in a cap (I22)."""
-        control, key = self.world.control, f"rqc:{{{QUEUE}}}"
+        control, key = world.control, f"rqc:{{{world.queue}}}"
         for job_id in {
             i.job_id for entry in added if entry.event is Event.PARKED for i in entry.jobs
         }:
@@ -648,14 +677,23 @@ class Simulation:
 
     def _result(self, counts: dict[str, int]) -> Result:
         digest = hashlib.sha256()
-        for line in (*self.trace, *map(str, self.watch.log), *map(str, self.lines)):
+        for line in (*self.trace, *map(str, self._logs()), *map(str, self.lines)):
             digest.update(line.encode())
         for key, value in sorted(counts.items()):
             digest.update(f"{key}={value}".encode())
-        digest.update(judge.everything(self).encode())
+        digest.update(self._everything().encode())
         return Result(
             self.seed, self.profile.name, self.policy.name, self.step, digest.hexdigest(), counts
         )
+
+
+    def _logs(self) -> Sequence[RawEntry]:
+        """Return the entries of all logs."""
+        return self.watch.log
+
+    def _everything(self) -> str:
+        """Return as text all data that Redis and SQL have at the end."""
+        return judge.everything(self)
 
 
 def _missing(kind: str) -> Exception:

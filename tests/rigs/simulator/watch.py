@@ -26,7 +26,8 @@ class Violated(AssertionError):
 class Watch:
     """The log of the queue, as Redis has it now. Entries that Redis has forgotten are in ``forgotten``."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue: str = QUEUE) -> None:
+        self._queue = queue
         self.log: list[RawEntry] = []
         self.entries: list[Entry] = []
         self.records: dict[str, JobRecord] = {}
@@ -105,7 +106,7 @@ class Watch:
 
     def compare(self, client: Client) -> None:
         """Compare the state lines and indexes in Redis with the log (I4, I5, I8, I10, I15). Raises Violated."""
-        snapshot = client.run(client.calls.reads.snapshot(QUEUE))
+        snapshot = client.run(client.calls.reads.snapshot(self._queue))
         if not snapshot["meta"]:
             return  # It has forgotten everything, and nobody has met it yet.
         found = problems({**snapshot, "outbox": self.log})

@@ -26,7 +26,6 @@ from tests.rigs.simulator.results import Clock
 
 START_MS: Final = 1_800_000_000_000
 REPLID_KEY: Final = "test:replid"
-OUTBOX: Final = queue_keys(QUEUE)("outbox")
 
 _REPLID = f"""--[[ replid: the name that the simulation gives to the server's history. ]]
 
@@ -73,21 +72,30 @@ def socket_url(server: RedisServer) -> str:
 Dump = list[tuple[bytes, bytes]]
 
 
-class World:
-    """A server for one simulation. It begins without data, at the start of the simulated time."""
+class Time:
+    """The time of a simulation (Unix ms), which only increases. All its servers share it."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self) -> None:
         self.now_ms = START_MS
-        """The time of the simulation, which only increases. The clock of the server differs from it by ``skew_ms``."""
+
+
+class World:
+    """A server for one simulation, with one queue. It begins without data, at the start of the simulated time."""
+
+    def __init__(self, url: str, queue: str = QUEUE, time: Time | None = None) -> None:
+        self.url = url
+        self.queue = queue
+        self._outbox = queue_keys(queue)("outbox")
+        self.time = time or Time()
         self.skew_ms = 0
+        """The difference (ms) between the clock of the server and the time of the simulation."""
         self.replid = "a" * 40
         self.transport = PoolTransport(url)
         self.control: Any = redis.Redis.from_url(url)
         self._told_ms = 0
         self._latest_ms = 0
         self.control.flushall()
-        self._tell()
+        self.tell()
 
     def close(self) -> None:
         self.transport.close()
@@ -96,6 +104,15 @@ class World:
     def seconds(self) -> float:
         """Return the simulated time in seconds, as the monotonic clock of each client."""
         return self.now_ms / 1000
+
+    @property
+    def now_ms(self) -> int:
+        """The time of the simulation (ms), whatever the clock of the server shows."""
+        return self.time.now_ms
+
+    @now_ms.setter
+    def now_ms(self, now_ms: int) -> None:
+        self.time.now_ms = now_ms
 
     @property
     def server_ms(self) -> int:
@@ -115,7 +132,7 @@ class World:
         if self._told_ms != self.server_ms:
             self._note_time()
             head.append(["SET", CLOCK_KEY, self._told_ms])
-        tail = ["XRANGE", OUTBOX, f"({last}", "+"]
+        tail = ["XRANGE", self._outbox, f"({last}", "+"]
         replies = self.transport.exchange([*head, *commands, tail])
         return replies[len(head) : -1], replies[-1]
 
@@ -123,7 +140,8 @@ class World:
         self._told_ms = self.server_ms
         self._latest_ms = max(self._latest_ms, self._told_ms)
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Let the server know the time of its clock, and the name of its history."""
         self._note_time()
         self.control.mset({CLOCK_KEY: self._told_ms, REPLID_KEY: self.replid})
 
@@ -142,7 +160,7 @@ class World:
         """Promote a replica that has all data. Its clock may be ahead or behind."""
         self.replid = f"{rng.getrandbits(160):040x}"
         self.skew_ms += rng.choice((0, 0, -4_000, 700))
-        self._tell()
+        self.tell()
         forget_memories(self.control)
 
     def dump(self) -> Dump:
