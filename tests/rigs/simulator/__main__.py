@@ -5,13 +5,18 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import click
 
 from tests.kit.reaper import close_reaper
-from tests.kit.servers import engines
+from tests.kit.servers import Engine, engines
+from tests.rigs.simulator.families.shards import both_staged
+from tests.rigs.simulator.families.simulation import FamilySimulation
 from tests.rigs.simulator.planted import MUTANTS, planted
-from tests.rigs.simulator.simulation import Failed, Plant, Simulation, Stage, staged
+from tests.rigs.simulator.simulation import Failed, Plant, Simulation, staged
 
 
 @click.command()
@@ -22,6 +27,7 @@ from tests.rigs.simulator.simulation import Failed, Plant, Simulation, Stage, st
     "--mutant", type=click.Choice(list(MUTANTS)), metavar="NAME", help="With this bug planted."
 )
 @click.option("--engine", type=click.Choice([each.name for each in engines()]), default="valkey")
+@click.option("--families", is_flag=True, help="Parents and their children, on two servers.")
 @click.option("--failures", default=5, show_default=True, help="Stop after so many.")
 def main(
     seeds: str | None,
@@ -31,6 +37,7 @@ def main(
     failures: int,
     *,
     trace: bool,
+    families: bool,
 ) -> None:
     """Run seeds of the simulator. Exits with 0 if every promise holds for every seed."""
     logging.disable(logging.CRITICAL)
@@ -38,14 +45,24 @@ def main(
         raise click.UsageError("give --seeds A..B, or --seed N")
     chosen = [seed] if seed is not None else list(_between(seeds or ""))
     by_name = {each.name: each for each in engines()}
-    with staged(by_name[engine]) as stage:
-        if mutant is None:
-            failed = _run(stage, chosen, Plant(), failures, trace=trace)
-        else:
-            with planted(mutant) as plant:
-                failed = _run(stage, chosen, plant, failures, trace=trace)
+    with (
+        _world(by_name[engine], families=families) as make,
+        planted(mutant) if mutant is not None else nullcontext(Plant()) as plant,
+    ):
+        failed = _run(make, chosen, plant, failures, trace=trace)
     close_reaper()
     raise SystemExit(1 if failed else 0)
+
+
+@contextmanager
+def _world(engine: Engine, *, families: bool) -> Iterator[Callable[..., Simulation]]:
+    """Start the servers, and yield the function that makes the simulation of a seed."""
+    if families:
+        with both_staged(engine) as stages:
+            yield partial(FamilySimulation, stages)
+    else:
+        with staged(engine) as stage:
+            yield partial(Simulation, stage)
 
 
 def _between(text: str) -> range:
@@ -55,13 +72,18 @@ def _between(text: str) -> range:
     return range(int(first), int(last) + 1)
 
 
-def _run(stage: Stage, seeds: list[int], plant: Plant, failures: int, *, trace: bool) -> int:
+def _run(
+    make: Callable[..., Simulation],
+    seeds: list[int],
+    plant: Plant,
+    failures: int,
+    *,
+    trace: bool,
+) -> int:
     began, cpu, steps, failed, done = time.monotonic(), time.process_time(), 0, 0, 0
     events: Counter[str] = Counter()
     for seed in seeds:
-        simulation = Simulation(
-            stage, seed, plant=plant, on_step=click.echo if trace else lambda _line: None
-        )
+        simulation = make(seed, plant=plant, on_step=click.echo if trace else lambda _line: None)
         done += 1
         try:
             result = simulation.run()

@@ -238,7 +238,10 @@ class StrandHome:
     def _lease_holds(self) -> bool:
         keeper = self._handler.worker.keeper
         now = self._handler.worker.simulation.world.seconds()
-        return keeper is None or now - keeper.extended_at(self._context.queue) < BEATS_IN_LEASE * keeper.interval
+        return (
+            keeper is None
+            or now - keeper.extended_at(self._context.queue) < BEATS_IN_LEASE * keeper.interval
+        )
 
     async def lease(self) -> None:
         """Wait until the lease is in force by the worker's clock, or until the handler is asked to stop."""

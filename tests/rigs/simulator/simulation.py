@@ -172,9 +172,11 @@ LOSING: Final = frozenset({"restart", "flush"})
 class Failed(AssertionError):
     """Raised if a promise does not hold for a seed."""
 
-    def __init__(self, seed: int, step: int, why: str, trace: Sequence[str]) -> None:
+    def __init__(
+        self, seed: int, step: int, why: str, trace: Sequence[str], world: str = ""
+    ) -> None:
         super().__init__(
-            f"seed {seed}, step {step}: {why}\nscripts/prove/simulate --seed {seed} --trace"
+            f"seed {seed}, step {step}: {why}\nscripts/prove/simulate{world} --seed {seed} --trace"
         )
         self.seed = seed
         self.step = step
@@ -219,6 +221,9 @@ Runnable = Strand | Late
 
 class Simulation:
     """The simulation of one seed, on one stage."""
+
+    option = ""
+    """The option of scripts/prove/simulate that chooses this kind of simulation."""
 
     def __init__(
         self,
@@ -385,7 +390,7 @@ class Simulation:
             return self._result(self._judge())
         except Exception as error:
             words = str(error) if isinstance(error, AssertionError) else traceback.format_exc()
-            raise Failed(self.seed, self.step, words, self.trace) from error
+            raise Failed(self.seed, self.step, words, self.trace, self.option) from error
         finally:
             self._stop()
             for world in self.worlds:
@@ -685,7 +690,6 @@ class Simulation:
         return Result(
             self.seed, self.profile.name, self.policy.name, self.step, digest.hexdigest(), counts
         )
-
 
     def _logs(self) -> Sequence[RawEntry]:
         """Return the entries of all logs."""

@@ -131,7 +131,7 @@ class FamilyWorker(Worker):
         client.run(client.calls.delivery.handshake(queue))
         while True:
             self.turn_on(client, queue)
-            pause = 400 if self.healing else self.random.choice((10, 60, 250))
+            pause = 600 if self.healing else self.random.choice((10, 60, 250))
             looks = self.now_ms + min(pause, self.simulation.lease_ms // 3)
             held = [run for run in self.held.values() if run.claim.queue == queue]
             ends = min((run.ends_ms for run in held), default=looks)
@@ -190,13 +190,19 @@ class FamilyProducer(Producer):
         mine: list[str] = []
         while not self.healing:
             try:
-                if mine and self.random.random() < 0.15:
-                    cancel_families(self, client, PARENTS, self.random.sample(mine, 1))
+                if mine and self.random.random() < 0.2:
+                    cancel_families(self, client, PARENTS, [self.random.choice(self.best(mine))])
                 else:
                     self.enqueue(client, mine)
             except (errors.ServerUnavailable, errors.OutcomeUnknown):
                 pass
             self.sleep(strand, self.random.choice((5, 40, 150, 600)))
+
+    def best(self, mine: list[str]) -> list[str]:
+        """Return the parents that are parked, or all parents if none is parked."""
+        records = self.simulation.watch_of(PARENTS).records
+        parked = [i for i in mine if i in records and records[i].state is State.PARKED]
+        return parked or mine
 
 
 def cancel_families(actor: Actor, client: Client, queue: str, ids: Sequence[str]) -> None:
@@ -222,7 +228,18 @@ class FamilyOperator(Operator):
         admin, families = client.calls.admin, client.calls.families
         queue = self.random.choice((PARTS, PARTS, PARENTS))
         match self.random.choice(
-            ("pause", "room", "backlog", "cancel", "family", "requeue", "requeue", "revive", "prune", "edit")
+            (
+                "pause",
+                "room",
+                "backlog",
+                "cancel",
+                "family",
+                "requeue",
+                "requeue",
+                "revive",
+                "prune",
+                "edit",
+            )
         ):
             case "pause":
                 client.run(admin.configure(queue, {"paused": self.random.choice((0, 0, 1))}))
@@ -262,4 +279,3 @@ class PartsMirror(MirrorProcess):
     """A mirror of the children's queue."""
 
     queue = PARTS
-

@@ -89,9 +89,7 @@ class FamilyHandler(durable.Handler):
 
     def _note(self, number: int, move: str, items: Items[Any], *, has_failed: bool) -> None:
         claim = self.claim
-        joined = Joined(
-            claim.queue, claim.id, claim.fence, number, move, has_failed, _seen(items)
-        )
+        joined = Joined(claim.queue, claim.id, claim.fence, number, move, has_failed, _seen(items))
         self.worker.simulation.joined.append(joined)  # type: ignore[attr-defined]
 
 

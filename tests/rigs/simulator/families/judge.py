@@ -15,6 +15,7 @@ from rq_core.model.table.machine import Event, State
 from rq_core.model.unique_names import digest_of
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
+from sql_audit.proof.compare.drift import compare
 from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.store.connection.database import Database
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from tests.rigs.simulator.families.simulation import FamilySimulation
 
 Pair = tuple[Entry, JobEvent]
+
+AGREE_EVERY: Final = 4
+"""The number of seeds of which one also computes the rows of SQL again."""
 
 ENDS: Final = {
     "Failed": (Event.DIED, Event.EXPIRED, Event.LEASE_EXPIRED, Event.PRUNED),
@@ -93,7 +97,10 @@ class _Story:
                 for event in entry.jobs:
                     found.setdefault(event.job_id, []).append((entry, event))
             self.events[queue] = found
-        self.moves = {(h.claim.queue, h.claim.id): calls.moves_of(h.claim) for h in simulation.handlers.values()}
+        self.moves = {
+            (h.claim.queue, h.claim.id): calls.moves_of(h.claim)
+            for h in simulation.handlers.values()
+        }
         self.launches = list(self._launches())
         self.lost = {queue: bool(shard.lost) for queue, shard in simulation.shards.items()}
 
@@ -103,7 +110,9 @@ class _Story:
                 begun: dict[tuple[str, str], bool] = {}
                 for entry, event in pairs:
                     name = str(event.fields.get("name", ""))
-                    if entry.event in (Event.STEP_BEGUN, Event.STEP_SAVED) and name.startswith(MAP_PREFIX):
+                    if entry.event in (Event.STEP_BEGUN, Event.STEP_SAVED) and name.startswith(
+                        MAP_PREFIX
+                    ):
                         key = str(event.fields["life"]), name.removeprefix(MAP_PREFIX)
                         begun[key] = begun.get(key, False) or entry.event is Event.STEP_SAVED
                 for (life, launch), is_saved in begun.items():
@@ -166,8 +175,12 @@ class _Story:
                 yield f"{job_id} succeeded more often than it was enqueued"
         for (job_id, fence), handler in sorted(self.of.handlers.items()):
             if handler.outcome == "complete":
-                moves = [n for n, each in enumerate(calls.moves_of(handler.claim)) if calls.is_map(each)]
-                joined = [e.number for e in self.of.joined if (e.job_id, e.fence) == (job_id, fence)]
+                moves = [
+                    n for n, each in enumerate(calls.moves_of(handler.claim)) if calls.is_map(each)
+                ]
+                joined = [
+                    e.number for e in self.of.joined if (e.job_id, e.fence) == (job_id, fence)
+                ]
                 if joined != moves:
                     yield f"{job_id} ({fence}) was completed after maps {joined}, and has {moves}"
 
@@ -260,14 +273,16 @@ class _Story:
             if not ends or done is None:
                 continue
             for child in launch.children:
-                if self._of(launch.queue, launch.parent, Event.STEP_SAVED) and self._is_saved(launch, child):
+                if self._of(launch.queue, launch.parent, Event.STEP_SAVED) and self._is_saved(
+                    launch, child
+                ):
                     continue
                 when = self.of.shards[PARTS].when
                 for entry, _ in self._of(PARTS, child, Event.CLAIMED):
                     if when[str(entry.id)] > done:
                         yield (
-                            f"{launch.parent} was cancelled with its family by step {done}, and its child {child} begins"
-                            f" in step {when[str(entry.id)]}"
+                            f"{launch.parent} was cancelled with its family by step {done}, and its child {child}"
+                            f" begins in step {when[str(entry.id)]}"
                         )
 
     def _is_saved(self, launch: Launch, child: str) -> bool:
@@ -292,15 +307,22 @@ def _check_audit(simulation: FamilySimulation) -> None:
     try:
         for queue in QUEUES:
             auditlog.drain(Mirror(Outbox(simulation.client_of(queue)), database, queue))
+        results = verify(database).queues
         for queue, shard in simulation.shards.items():
-            verdict = LogVerdict.HOLDS
-            if shard.lost:
-                verdict = verify(database).queues[queue].verdict
-            if verdict is LogVerdict.VIOLATED:
-                raise Violated(f"audit verify: {queue} is violated")
-            agreement.assert_agree(
-                simulation.client_of(queue), database, verdict, lost=bool(shard.lost), queue=queue
-            )
+            result, client = results[queue], simulation.client_of(queue)
+            fits = result.verdict is LogVerdict.HOLDS
+            if result.violations or not (fits or shard.lost):
+                raise Violated(
+                    f"audit verify: {queue} is {result.verdict}: {result.violations}, {result.notes}"
+                )
+            violations, notes = compare(client, database, queue)
+            notes = [note for note in notes if not (shard.lost and agreement.box_is_unknown(note))]
+            if violations or notes:
+                raise Violated(f"verify --redis finds in {queue}: {[*violations, *notes]}")
+            if simulation.seed % AGREE_EVERY == 0:
+                agreement.assert_agree(
+                    client, database, result.verdict, lost=bool(shard.lost), queue=queue
+                )
     finally:
         database.close()
 

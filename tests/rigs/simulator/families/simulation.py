@@ -57,7 +57,7 @@ KEPT_MAX: Final = 3
 """The number of copies of each server to which a failover may go back."""
 COMPARE_EVERY: Final = 60
 """The number of script calls after which the indexes of a queue are compared with its log."""
-LOOKS_S: Final = (0.3, 1.0, 5.0)
+LOOKS_S: Final = (0.3, 0.3, 1.0, 2.5)
 """The possible values of LOOK_MIN_S: after this time a parent looks at its children without a signal."""
 
 
@@ -78,7 +78,7 @@ class Shard:
 class FamilySimulation(Simulation):
     """The simulation of one seed, on two stages."""
 
-    worlds: list[World]
+    option = " --families"
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class FamilySimulation(Simulation):
         self.profile = PROFILES[self.seed % len(PROFILES)]
         self.ties = self.keeps = self.schedules = self.costly = False
         self.durable, self.has_room = True, True
-        self.steps = rng.randrange(120, 320)
+        self.steps = rng.randrange(120, 260)
         self.policy: Policy = policy_of(rng, self.steps)
         self.pace = rng.choice(((0, 1, 2, 5), (0, 5, 20), (0, 10, 100)))
         self.lease_ms = rng.choice((600, 2_000, 2_000, 5_000))
@@ -257,6 +257,8 @@ class FamilySimulation(Simulation):
         self._note("server", "FUNCTION FLUSH")
 
     def _heal(self) -> None:
+        # Time passes as quickly as a healthy fleet allows, since parents and retries wait.
+        self.pace = (self.lease_ms // 60,)
         try:
             super()._heal()
         except Violated as failure:
