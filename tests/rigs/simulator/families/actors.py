@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from tests.rigs.simulator.families.simulation import FamilySimulation
 
 ROOM: Final = SETTINGS["kept_max_bytes"].default
+LITTLE_ROOM: Final = 600
+"""Bytes for kept results that are hardly enough for one."""
 BACKLOG: Final = SETTINGS["backlog_max_jobs"].default
 
 
@@ -244,7 +246,9 @@ class FamilyOperator(Operator):
             case "pause":
                 client.run(admin.configure(queue, {"paused": self.random.choice((0, 0, 1))}))
             case "room":
-                room = self.random.choice((600, ROOM, ROOM))
+                room = self.random.choice((LITTLE_ROOM, ROOM, ROOM))
+                family = cast("FamilySimulation", self.simulation)
+                family.had_little_room = family.had_little_room or room == LITTLE_ROOM
                 client.run(admin.configure(PARTS, {"kept_max_bytes": room}))
             case "backlog":
                 bound = self.random.choice((1, BACKLOG, BACKLOG))

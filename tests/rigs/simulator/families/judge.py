@@ -237,7 +237,9 @@ class _Story:
         if item.queue != PARTS:
             yield f"its queue is {item.queue}"
         if item.kind == "Gone":
-            if not self.lost[PARTS]:
+            # Redis forgets how a child ended that no worker had run, if results have no room.
+            is_evicted = self.of.had_little_room and not self._of(PARTS, item.id, Event.CLAIMED)
+            if not self.lost[PARTS] and not is_evicted:
                 yield f"child {item.id} is gone, and its server lost nothing"
             return
         if item.kind != "Succeeded":

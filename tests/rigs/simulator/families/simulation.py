@@ -99,6 +99,8 @@ class FamilySimulation(Simulation):
         self.cancelled: dict[str, int] = {}
         """The step in which the cancel of a family was done, by the id of its head."""
         self.crashes = 0
+        self.had_little_room = False
+        """True if there was ever too little room for the results of children."""
 
     def _draw_setting(self) -> None:
         rng = random.Random(f"{self.seed} families")
@@ -257,8 +259,9 @@ class FamilySimulation(Simulation):
         self._note("server", "FUNCTION FLUSH")
 
     def _heal(self) -> None:
-        # Time passes as quickly as a healthy fleet allows, since parents and retries wait.
-        self.pace = (self.lease_ms // 60,)
+        # Time passes as quickly as a healthy fleet allows, since parents and retries wait. There are some twenty
+        # strands, and each heartbeat must have its turn several times in a lease.
+        self.pace = (self.lease_ms // 200,)
         try:
             super()._heal()
         except Violated as failure:
