@@ -6,6 +6,7 @@ child at this moment.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
@@ -43,7 +44,17 @@ ENDS: Final = (
 BEFORE: Final = ("before it looks", "before it parks", "while it is parked")
 """The moments at which the parent is alive."""
 AFTER: Final = ("after it died", "after it was cancelled")
+WORDS: Final = {"Absent": "nothing: Redis does not know it", "Gone": "`Gone`"}
+PAGE: Final = Path(__file__).parents[2] / "docs/how-to/children.md"
 ROWS: Final = [(end, moment) for end in ENDS for moment in (*BEFORE, *AFTER)]
+
+
+def row_of(end: End) -> str:
+    """Return the row of the page's table for an end."""
+    found = f"`{end.outcome}`"
+    again = "it runs again" if end.is_requeued else found
+    after = WORDS.get(end.after_cancel, f"`{end.after_cancel}`")
+    return f"| {end.name} | {found} | {'at once' if end.is_told else 'when it looks'} | {again} | {after} |"
 
 
 def finish(of: Family, end: End, claim: Claim | None) -> None:
@@ -142,6 +153,13 @@ def test_a_parent_gets_each_of_its_children_once(redis_url: str, count: int) -> 
         assert [["Succeeded"] * count] == of.got
         # Of each child, of the call that enqueued them, and the waits.
         assert count + 1 <= of.events(PARENTS, PARENT)["step_saved"] <= count + 1 + count
+
+
+def test_the_page_about_children_has_the_table_of_ends() -> None:
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    first = lines.index(row_of(ENDS[0]))
+
+    assert [row_of(end) for end in ENDS] == lines[first : first + len(ENDS)]
 
 
 def test_a_map_without_calls_ends_in_the_first_run(redis_url: str) -> None:

@@ -75,7 +75,8 @@ class _Home:
     async def load(self, first: int = 1) -> Box | None:
         it = self._context
         calls = self._family.client.calls
-        return self._family.run(calls.reads.box(PARENTS, it.id, it.fence, WORKER, first=first))
+        plan = calls.reads.box(PARENTS, it.id, it.fence, WORKER, first=first)
+        return self._family.client.run(plan)
 
     async def save(self, records: Sequence[Saving]) -> dict[int, NotSaved]:
         found: dict[int, NotSaved] = self._family.run(save(PARENTS, WORKER, records))

@@ -291,7 +291,9 @@ class Simulation:
         # The steps of schedules come on top of the others.
         self.steps = rng.randrange(150, 400) * (3 if self.schedules else 4) // 4
         self.policy: Policy = policy_of(rng, self.steps)
-        self.pace = rng.choice(((0, 1, 2, 5), (0, 5, 20), (0, 10, 100), (1, 30, 300)))
+        self.pace: tuple[int, ...] = rng.choice(
+            ((0, 1, 2, 5), (0, 5, 20), (0, 10, 100), (1, 30, 300))
+        )
         """The possible durations of a step, in ms."""
         self.lease_ms = rng.choice((600, 2_000, 2_000, 5_000))
         self._caps = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from rq_core import errors
 from rq_core.app.durable.handles import DurableSync
@@ -18,10 +18,11 @@ from tests.rigs.simulator.families import calls
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SAVE_AGAIN_MS = 100
+SAVE_AGAIN_MS: Final = 100
 
 
-class Seen(NamedTuple):
+@dataclass(frozen=True)
+class Seen:
     """One item of a map, as a handler got it."""
 
     index: int

@@ -296,8 +296,8 @@ class _Story:
         )
 
 
-def _fits(value: str, digest: Any) -> bool:
-    return digest == digest_of(json.dumps(json.loads(value)))
+def _fits(value: str, digest: object) -> bool:
+    return bool(digest == digest_of(json.dumps(json.loads(value))))
 
 
 def _check_audit(simulation: FamilySimulation) -> None:

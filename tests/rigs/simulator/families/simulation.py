@@ -109,7 +109,7 @@ class FamilySimulation(Simulation):
         self.durable, self.has_room = True, True
         self.steps = rng.randrange(120, 260)
         self.policy: Policy = policy_of(rng, self.steps)
-        self.pace = rng.choice(((0, 1, 2, 5), (0, 5, 20), (0, 10, 100)))
+        self.pace: tuple[int, ...] = rng.choice(((0, 1, 2, 5), (0, 5, 20), (0, 10, 100)))
         self.lease_ms = rng.choice((600, 2_000, 2_000, 5_000))
         self.look_s = rng.choice(LOOKS_S)
         workers = rng.choice((1, 2, 2))

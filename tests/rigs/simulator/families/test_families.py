@@ -20,8 +20,8 @@ from tests.rigs.simulator.families.shards import TwoStages, both_staged
 from tests.rigs.simulator.families.simulation import PROFILES, FamilySimulation
 from tests.rigs.simulator.simulation import Failed
 
-SHORT: Final = (4, 8)
-"""Seeds with few steps: a failover without a loss, and everything."""
+SHORT: Final = (3, 8)
+"""Seeds with few steps: zombies, and all kinds of faults."""
 SEARCHED: Final = 60
 """The number of seeds in which a planted bug is searched for, if the seed that once found the bug no longer finds
 it."""
