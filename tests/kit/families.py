@@ -247,7 +247,7 @@ class Family:
 
 @contextlib.contextmanager
 def family(url: str, count: int = 1, expires_s: float = EXPIRES_S) -> Iterator[Family]:
-    """Yield a parent with so many children, which is enqueued and has not run. Its children have a deadline."""
+    """Yield a parent with ``count`` children. It is enqueued and has not run. Its children have a deadline."""
     made: Family | None = None
     clock = SimpleNamespace(time=lambda: START_MS / 1000 if made is None else made.now_ms / 1000)
     with (

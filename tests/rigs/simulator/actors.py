@@ -193,7 +193,7 @@ class Producer(Actor):
         jobs = [self.simulation.new_job(self.random) for _ in range(count)]
         if mine and not self.simulation.lost and self.random.random() < 0.2:
             # Its own job once more, as somebody does who was told nothing.
-            jobs[0] = jobs[0]._replace(id=self.random.choice(mine))
+            jobs[0] = self.with_id(jobs[0], self.random.choice(mine))
         fresh = {job.id for job in jobs} - told.attempted
         told.attempted |= fresh
         self.simulation.sent.update(job.id for job in jobs)
@@ -209,6 +209,10 @@ class Producer(Actor):
         told.acknowledged |= set(accepted.ids)
         kept_out = (*accepted.discarded, *accepted.rejected, *accepted.held)
         told.turned_away |= {i for i, _ in kept_out} & fresh
+
+    def with_id(self, job: NewJob, job_id: str) -> NewJob:
+        """Return the job that is sent under an id that is in use."""
+        return job._replace(id=job_id)
 
 
 def make_job(rng: random.Random, job_id: str) -> NewJob:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from rq_core import errors
 from rq_core.app.handlers.handler_setup import now
 from rq_core.connections.client import Client
-from rq_core.model.job import Claim, read_spec
+from rq_core.model.job import Claim, NewJob, read_spec
 from rq_core.model.result_encoding import pack_result
 from rq_core.model.settings import SETTINGS
 from rq_core.model.table.machine import State
@@ -67,7 +67,7 @@ class _StrandClient:
 
 
 class StrandChildEnds(ChildEnds):
-    """Tells parents of the ends of their children, and cancels the children of cancelled parents. Each task runs on a
+    """Sends signals to parents at the ends of their children, and cancels the children of cancelled parents. Each task runs on a
     strand of its own, so any other actor may continue between two of its calls."""
 
     def __init__(self, worker: FamilyWorker) -> None:
@@ -199,6 +199,11 @@ class FamilyProducer(Producer):
             except (errors.ServerUnavailable, errors.OutcomeUnknown):
                 pass
             self.sleep(strand, self.random.choice((5, 40, 150, 600)))
+
+    def with_id(self, _job: NewJob, job_id: str) -> NewJob:
+        """Return the parent with this id: its children are made of the id."""
+        family = cast("FamilySimulation", self.simulation)
+        return family.parent_with(job_id)
 
     def best(self, mine: list[str]) -> list[str]:
         """Return the parents that are parked, or all parents if none is parked."""

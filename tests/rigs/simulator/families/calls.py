@@ -81,7 +81,7 @@ def needed_of(move: str) -> float:
 
 
 def has_enough(move: str, succeeded: int) -> bool:
-    """Return whether so many successes are enough for the call."""
+    """Return whether this number of successes is enough for the call."""
     return succeeded >= least("m", needed_of(move), size_of(move))
 
 

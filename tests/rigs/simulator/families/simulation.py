@@ -113,7 +113,7 @@ class FamilySimulation(Simulation):
         self.lease_ms = rng.choice((600, 2_000, 2_000, 5_000))
         self.look_s = rng.choice(LOOKS_S)
         workers = rng.choice((1, 2, 2))
-        mirrors = rng.choice((0, 1, 1, 1))
+        mirrors = rng.choice((1, 1, 1, 2))
         self._roles: list[tuple[type[Actor], str]] = [
             *((FamilyProducer, f"producer-{n}") for n in range(rng.choice((1, 1, 2)))),
             *((FamilyWorker, f"worker-{n}") for n in range(workers)),
@@ -129,8 +129,11 @@ class FamilySimulation(Simulation):
 
     def new_job(self, _rng: random.Random) -> NewJob:
         self._jobs += 1
-        job_id = f"p-{self._jobs}"
-        return calls.make_parent(random.Random(f"{self.seed} {job_id}"), f"{self.seed}-{job_id}")
+        return self.parent_with(f"{self.seed}-p-{self._jobs}")
+
+    def parent_with(self, job_id: str) -> NewJob:
+        """Return the parent with this id. The id determines its calls."""
+        return calls.make_parent(random.Random(f"{job_id} moves"), job_id)
 
     def world_of(self, queue: str) -> World:
         return self.shards[queue].world
