@@ -67,8 +67,10 @@ class _StrandClient:
 
 
 class StrandChildEnds(ChildEnds):
-    """Sends signals to parents at the ends of their children, and cancels the children of cancelled parents. Each task runs on a
-    strand of its own, so any other actor may continue between two of its calls."""
+    """Sends signals to parents at the ends of their children, and cancels the children of cancelled parents.
+
+    Each task runs on a strand of its own, so any other actor may continue between two of its calls.
+    """
 
     def __init__(self, worker: FamilyWorker) -> None:
         self._clients = _StrandClient()

@@ -133,7 +133,7 @@ class FamilySimulation(Simulation):
 
     def parent_with(self, job_id: str) -> NewJob:
         """Return the parent with this id. The id determines its calls."""
-        return calls.make_parent(random.Random(f"{job_id} moves"), job_id)
+        return calls.make_parent(random.Random(job_id.replace("-", " ", 1)), job_id)
 
     def world_of(self, queue: str) -> World:
         return self.shards[queue].world
