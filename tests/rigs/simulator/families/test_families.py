@@ -20,8 +20,8 @@ from tests.rigs.simulator.families.shards import TwoStages, both_staged
 from tests.rigs.simulator.families.simulation import PROFILES, FamilySimulation
 from tests.rigs.simulator.simulation import Failed
 
-SHORT: Final = (3, 8)
-"""Seeds with few steps: zombies, and all kinds of faults."""
+SHORT: Final = (4, 7)
+"""Seeds with few steps: failovers without a loss, and failovers of both servers to older data."""
 SEARCHED: Final = 60
 """The number of seeds in which a planted bug is searched for, if the seed that once found the bug no longer finds
 it."""
@@ -53,8 +53,8 @@ def test_every_promise_about_families_holds_for_one_seed_of_each_profile(
 @pytest.mark.slow
 def test_two_runs_of_a_seed_of_families_are_equal_in_every_byte(stages: TwoStages) -> None:
     """Other seeds run in between."""
-    first = [FamilySimulation(stages, seed).run() for seed in (*SHORT, 7)]
-    again = [FamilySimulation(stages, seed).run() for seed in (*SHORT, 7)]
+    first = [FamilySimulation(stages, seed).run() for seed in (*SHORT, 8)]
+    again = [FamilySimulation(stages, seed).run() for seed in (*SHORT, 8)]
 
     assert first == again
 
