@@ -88,10 +88,19 @@ class StrandChildEnds(ChildEnds):
 
         worker.add_strand("ends", body, work.close)
 
-    async def _cancel(self, orphans: Mapping[str, Sequence[str]]) -> None:
+    def note(self, settled: Sequence[Settlement], outcomes: Mapping[str, str]) -> None:
+        """Start the tasks for these settlements, and know whose children are cancelled."""
+        self._heads = [
+            each.claim.id for each in settled if outcomes.get(each.claim.id) == "cancelled"
+        ]
+        super().note(settled, outcomes)
+
+    def _cancel(self, orphans: Mapping[str, Sequence[str]]) -> Coroutine[Any, Any, None]:
+        return self._cancel_of(self._heads, orphans)
+
+    async def _cancel_of(self, heads: Sequence[str], orphans: Mapping[str, Sequence[str]]) -> None:
         await super()._cancel(orphans)
-        for ids in orphans.values():
-            self._of.family.note_cancelled(ids)
+        self._of.family.note_cancelled(heads)
 
 
 class FamilyWorker(Worker):
