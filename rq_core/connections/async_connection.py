@@ -52,8 +52,8 @@ class AsyncConnection(asyncio.Protocol):
         """Time on the loop's clock from which the next reply is overdue."""
         self._watchdog: asyncio.TimerHandle | None = None
         self._looks_at = 0.0
-        """Time on the loop's clock at which the watchdog fires. (A timer of uvloop that is due at once does not know
-        its time.)"""
+        """Time on the loop's clock at which the watchdog fires. It is stored here, since a timer of uvloop that
+        is due at once does not know its time."""
 
     @property
     def is_ready(self) -> bool:

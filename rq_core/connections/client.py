@@ -111,7 +111,9 @@ class Client:
                 raise
 
     def place(self, queue: str) -> object:
-        """Return an object that identifies the server of a queue. Send the calls to queues with equal objects together.
+        """Return an object that identifies the server of a queue.
+
+        Queues with equal objects have the same server: send their calls together.
 
         None: there is only one server, or the queue's server is not known yet.
         """

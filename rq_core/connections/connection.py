@@ -17,8 +17,8 @@ from rq_core.protocol.engine.plan import ReplyError
 PENDING: Final = object()
 """The reader's return value while a reply is incomplete. (None and False can be replies.)"""
 Push: Final = hiredis.PushNotification
-"""A message that a server sends, without a request, to clients that speak RESP3. Only SSUBSCRIBE and SUNSUBSCRIBE are
-answered by one."""
+"""A message that a server sends, without a request, to clients that speak RESP3. The server also answers
+SSUBSCRIBE and SUNSUBSCRIBE with such a message, and no other command."""
 
 
 def new_reader() -> Any:

@@ -33,7 +33,7 @@ from rq_core.protocol.reads.result_reads import Found
 # check in one write with the subscription finds all ends for which no message will arrive.
 
 _SUBSCRIBES = {"SSUBSCRIBE": "ssubscribe", "SUNSUBSCRIBE": "sunsubscribe"}
-"""Maps each command that the server answers with a message to the first word of that message."""
+"""Command → the first word of the message with which the server answers it."""
 
 
 class HearingConnection(Connection):
@@ -142,7 +142,7 @@ class Looked(NamedTuple):
 
 
 class _Subscription:
-    """A subscription to a queue on one connection, without an interruption. Two subscriptions are never equal."""
+    """One uninterrupted subscription to a queue, on one connection. No two subscriptions are equal."""
 
     def __init__(self, queue: str, ear: _Ear) -> None:
         self.queue = queue
@@ -158,7 +158,7 @@ class _Ear:
 
 
 class Deafness:
-    """The queues whose messages about ends do not reach this process. All its threads share this object."""
+    """The queues whose messages about ends do not reach this process. All threads of one waiter share this object."""
 
     def __init__(self) -> None:
         self.until: dict[str, float] = {}

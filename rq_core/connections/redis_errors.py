@@ -80,8 +80,8 @@ BROKEN = (redis.ConnectionError, redis.TimeoutError, OSError, EOFError)
 
 
 BROKEN_ASYNC = (TimeoutError, RuntimeError, *BROKEN)
-"""Errors of a broken asyncio connection. uvloop raises RuntimeError if a connection that was just reset is
-written to."""
+"""Errors of a broken asyncio connection. uvloop raises RuntimeError for a write to a connection that was just
+reset."""
 
 
 ANSWERED = (redis.AuthenticationError, redis.BusyLoadingError)

@@ -2,7 +2,7 @@
 
 All keys of a queue are in one slot, so every call is a call to one node. :class:`Routing` sorts the commands of an
 exchange by node with its :class:`SlotMap`, and follows the errors MOVED and ASK. Its methods are generators. Each
-yields commands by node and is sent the replies. So the loops of both kinds of transport
+yields commands by node, and receives the replies by ``send``. So the loops of both kinds of transport
 (:mod:`rq_core.connections.cluster`) are a few lines.
 
 A temporary error, such as a slot that is being moved or a shard without a primary, replaces the reply.
@@ -91,8 +91,8 @@ class SlotMap:
         """Doubted node → clock time at which the doubt was last noted. A doubted node was silent, or reported that the
         cluster is down. It is no longer doubted once it answers."""
         self._outdated: dict[Node, float] = {}
-        """Node → clock time at which its map was found to name a doubted node as a primary. Other nodes may have a
-        newer map."""
+        """Node → clock time at which the node returned a map that names a doubted node as a primary. Other nodes may
+        have a newer map."""
         self._turn = 0
         self._stale = True
         self._look_at = float("-inf")

@@ -46,8 +46,8 @@ ANSWER_WITHIN_S: Final = 1.0
 LOOK_EVERY_S: Final = 1.0
 """Seconds between two requests for the primary's address while connections to it are used."""
 LOOK_LATER_S: Final = 10.0
-"""Seconds until the next request after as many failed requests in a row as there are sentinels: dead sentinels must not
-delay callers of a primary that works."""
+"""Seconds until the next request, once as many requests in a row have failed as there are sentinels. Dead sentinels
+must not delay callers of a primary that works."""
 
 Address = tuple[str, int]
 Said = Sequence[str] | Exception | None
@@ -150,7 +150,7 @@ class Sentinels:
             self._order = [*others, first]
 
     def still_name(self, address: Address) -> bool:
-        """Return whether a sentinel named this address as the primary's, and need not be asked again yet."""
+        """Return whether the last answer of a sentinel was this address, and no sentinel has to be asked now."""
         return self.primary == address and self.is_level()
 
     def is_level(self) -> bool:

@@ -16,8 +16,8 @@ import redis
 import redis.asyncio
 
 LOOK_S: Final = 0.5
-"""Maximum seconds that the probe takes in an event loop. In a thread, the connection and the first byte may each take
-as long."""
+"""Maximum seconds that the probe takes in an event loop. In a thread, each attempt to connect may take as long, and so
+may the wait for the first byte."""
 SPEAKS: Final = "ERR it speaks "
 """The beginning of the text of ``OtherProtocol``."""
 

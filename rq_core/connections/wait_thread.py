@@ -80,8 +80,8 @@ class Waiter:
     def _begin_process(self) -> None:
         self._lock = threading.Lock()
         self._round: _Round | None = None
-        """The work of the thread that takes over new waits. With None, the next wait starts a thread; an earlier thread
-        may still be ending."""
+        """The round of the thread that takes over new waits; None: the next wait starts a thread. An earlier thread
+        may then still be ending."""
         self._thread: threading.Thread | None = None
         self._waits: Waits | None = None
         """The waits of the thread that started last."""
@@ -161,7 +161,7 @@ class Waiter:
             current.close()
 
     def _break_off(self, current: _Round, waits: Waits, error: Exception) -> None:
-        """End all waits of a thread that failed, with an error."""
+        """End all waits of a failed thread. Each wait gets an error with the text of ``error``."""
         with self._lock:
             if self._round is current:
                 self._thread = self._round = None
