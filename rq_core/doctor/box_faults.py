@@ -35,13 +35,13 @@ class BoxFaults(NamedTuple):
     members: dict[str, str | None]
     """The true text of each member that differs; None: the log does not have the member, or does not have its value."""
     is_mendable: bool
-    """True if the true texts of all these members are known."""
+    """True if a repair can correct all these members. Then their true texts are known and trusted."""
     distrusted: str | None = None
     """The reason why the true texts must not be copied from the log; None: they may be copied."""
     is_part: bool = False
-    """True if ``members`` are a part of those that differ: the next call of the repair corrects others."""
+    """True if ``members`` has only some of the members that differ. The next call of the repair corrects others."""
     untold: int = 0
-    """Number of members about which the log does not have an event, although it may lack events."""
+    """Number of members that have no event in the log, if an audit database may lack their events."""
 
 
 class _Box:
@@ -229,9 +229,9 @@ def _first_part(
 
 
 def _false_header(box: LoggedBox, header: str | None, entries: set[int]) -> str | None:
-    """Return a text if a box's header counts more entries than the box and the log, which have the same.
+    """Return a text if the box and the log have the same entries, and the box's header counts more.
 
-    Otherwise return None, also if the header is missing or the log lacks entries.
+    Otherwise return None. Also return None if the header is missing, or if the log has no entry and may lack some.
     """
     said, last = header_in(header), box.entries
     is_known = last > 0 or box.is_whole
@@ -244,7 +244,7 @@ def _false_header(box: LoggedBox, header: str | None, entries: set[int]) -> str 
 def _leaves_hole(box: _Box, numbers: set[int], mark: str) -> bool:
     """Return whether a box would have a gap in its numbers if its made-up members were removed.
 
-    Numbers have no gaps, so the log then lacks events itself. A box with a gap counts as lost.
+    Scripts leave no gap in the numbers. So if there would be one, the log lacks events, and the members may be true.
     """
     removed = box.members.items()
     gone = {n for n in numbers if n and (f"{box.life}{mark}{n}", None) in removed}
@@ -252,7 +252,10 @@ def _leaves_hole(box: _Box, numbers: set[int], mark: str) -> bool:
 
 
 def _is_complete(box: LoggedBox) -> bool:
-    """Return whether the log has all entries of a box, and no signal. Signals of a lost box are put back elsewhere."""
+    """Return whether the log has all entries of a box, and no signal for it.
+
+    `rq-core audit restore` puts back a lost box that has signals.
+    """
     return box.is_whole and not box.signals and sorted(box.steps) == [*range(1, len(box.steps) + 1)]
 
 

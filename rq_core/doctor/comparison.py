@@ -202,7 +202,7 @@ def _jobs_of_box(image: Image, life: str) -> Iterator[str]:
 
 
 def _holders(view: View, field: str, edits: Iterable[Edit]) -> list[tuple[str, str]]:
-    """Return (key, member) of the state lines of the jobs that hold a name: in `slots`, or after the edits."""
+    """Return (key, member) of the state lines of the jobs that hold a name: by `slots`, or once the edits are made."""
     values = [view.snapshot["slots"].get(field, ""), *(e.value for e in edits if e.key == "slots")]
     return [("line", read_holder(value).job_id) for value in dict.fromkeys(values) if value]
 

@@ -297,11 +297,11 @@ def _of_slot(image: Image, name: str, kept: str) -> Iterator[Entry]:
 
 
 def _ticks(view: View) -> Iterator[Entry]:
-    """Yield the due time of each schedule that is on. Also yield the earliest, at which claims look for due schedules.
+    """Yield the due time of each schedule that is on. Also yield the earliest of them: claims then look for schedules.
 
-    Each actual time may be up to a minute later. Scripts postpone the due time of a schedule that a worker has, or
-    whose instants a worker cannot compute. Once a worker knows of due schedules, scripts also postpone the earliest
-    time.
+    Each actual time may be later: up to a minute after the due time, or after now if the schedule is overdue. Scripts
+    postpone the due time of a schedule that a worker has, or whose instants a worker cannot compute. Once a worker
+    knows of due schedules, scripts also postpone the earliest time.
     """
     due, at = [], view.latest_ms
 

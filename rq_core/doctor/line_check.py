@@ -62,7 +62,7 @@ def line_by(
     - The line is missing or unreadable (``job``: None).
     - The line has another state than the log, and the log has no holes. If the log knows only the claim in force, the
       job's line gets the claim's fields instead.
-    - The job is not ``in_state``, and its line differs from the log.
+    - The job has no field in the key ``state`` (``in_state`` is false), and its line differs from the log.
 
     ``boxes``: the members of the key ``boxes``. The line keeps its life if the box of this life names the job, and the
     log's life has no box. With the log's life, the job would lose its steps.

@@ -84,7 +84,8 @@ class FoldedLog:
     distrust: Distrust = no_distrust
     """Says why the log's events about boxes must not be copied into Redis."""
     fresh: set[str] = field(default_factory=set)
-    """Ids of jobs that the outbox has from their beginning, and since then Redis has not forgotten any event."""
+    """Ids of jobs whose ``enqueued`` event is in the outbox. Since then, no entry is missing, Redis has forgotten no
+    event, and no restore has put the job back."""
     schedules: dict[str, LoggedSchedule] = field(default_factory=dict)
     """Name → schedule according to the last event about it."""
     schedules_since: OutboxId | None = None
@@ -221,9 +222,9 @@ def forget_queue(log: FoldedLog, at: OutboxId | None = None) -> None:
 
 
 def forget_schedules(log: FoldedLog, at: OutboxId | None, *, have_all: bool) -> None:
-    """Forget the schedules. ``at``: the entry from which on the log knows all of them.
+    """Forget the schedules. ``at``: the entry from which on the log has every event about schedules.
 
-    ``have_all``: whether no schedule exists at ``at``. If false, missing entries may have changed any of them.
+    ``have_all``: whether no schedule exists at ``at``. If false, Redis may have schedules that the log does not have.
     """
     log.schedules.clear()
     log.schedules_since, log.all_schedules = at, have_all

@@ -103,7 +103,10 @@ def _boxless_says(job_id: str, boxes: Mapping[str, str], life: str) -> str:
 
 
 def _changed_values(image: Image) -> Iterator[Finding]:
-    """Yield a finding for each saved value whose digest is another. Signals that no wait has taken are checked, too."""
+    """Yield a finding for each value in a box that does not have the digest beside it.
+
+    These are the values of steps, and of signals that no wait has taken.
+    """
     for member, text in image.view.snapshot["boxes"].items():
         life = life_of(member)
         job_id, faults = image.box_owners.get(life), image.box_faults.get(life)
