@@ -79,7 +79,7 @@ _COUNTS: Final = {
     "jobs": "jobs", "succeeded": "succeeded", "claims": "claims", "retries": "retries", "expired": "lease_expired",
     "rolled back": "rolled_back", "dead": "dead", "cancelled": "cancelled", "discarded": "discarded",
 }  # fmt: skip
-"""For each head of a column, the field of the report with its count."""
+"""Head of a column → the field of the report with the count that the column shows."""
 _TIMES: Final = {
     "waited p50": "waited_p50_ms", "waited p95": "waited_p95_ms", "ran p50": "ran_p50_ms", "ran p95": "ran_p95_ms",
 }  # fmt: skip

@@ -46,8 +46,8 @@ def cancel(ids: Sequence[str], **given: Any) -> None:
     """Cancel jobs, given by their ids, or all jobs of a queue that match a filter.
 
     A job that waits is removed at once. A job that runs is asked to stop; its worker sees the request when
-    it next extends its leases. A filter is for jobs that wait, unless --state says running. The children of a durable
-    job are cancelled after it.
+    it next extends its leases. A filter selects only jobs that wait; with --state running, it selects jobs that run.
+    The children of a durable job are cancelled after it.
     """
     asked, given = split_options(given)
     check_either(ids, asked)
@@ -122,8 +122,8 @@ def edit(
 @_id_options
 def requeue(ids: Sequence[str], **given: Any) -> None:
     """Make dead jobs ready again, given by their ids or by a filter: their failures are reset, and they join the tail
-    of the line. The dead children of a durable job are requeued before it, so it runs only those again that
-    failed."""
+    of the line. The dead children of a durable job are requeued before the job. So the children that died run again,
+    and the children that succeeded do not."""
     asked, given = split_options(given)
     check_either(ids, asked)
     with connect(given["redis_url"], given["prefix"]) as client:

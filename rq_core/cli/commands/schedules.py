@@ -276,7 +276,7 @@ def _with_job(
 def _with_stored_job(
     client: Client, queue: str, name: str, options: dict[str, Any]
 ) -> tuple[Declaration, int]:
-    """Return the declaration of a schedule with a new rule and its stored job, and the stored version.
+    """Return two values: a declaration of the schedule, with a new rule and the stored job, and the stored version.
 
     Pass the version with the change: the change then cannot undo another operator's change of the job. Raises
     ClickException.
@@ -323,8 +323,8 @@ def remove(queue: str, name: str, **given: Any) -> None:
 def release(queue: str, name: str, **given: Any) -> None:
     """Give NAME in QUEUE back to code: the rule that was set live holds until a worker declares the rule in its code.
 
-    Workers declare schedules when they start, and hourly. A rule that code declared before its latest one does not
-    return.
+    Workers declare schedules when they start, and hourly. Code may declare a new rule, or the rule that it declared
+    last; an older rule of the code does not return.
     """
     _change("release", queue, name, given)
 

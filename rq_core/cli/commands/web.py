@@ -172,10 +172,10 @@ def mcp(
     *,
     see_arguments: bool,
 ) -> None:
-    """Give the views of the web page to a program that starts this command and speaks the Model Context Protocol over
-    standard input and output, with the URLs of MODULE:APP if that is given.
+    """Give the views of the web page to a program, as tools that only read.
 
-    Each view is a tool that only reads. No tool changes anything, whatever the rights of the user of Redis.
+    The program starts this command, and speaks the Model Context Protocol over standard input and output. With
+    MODULE:APP, the command uses the URLs of this app. No tool changes anything, whatever rights the user of Redis has.
     """
     with _extra("mcp", "speaks the Model Context Protocol", *_OF_MCP):
         from rq_core.web.mcp_server import serve_tools
