@@ -85,7 +85,7 @@ class Page(NamedTuple):
     copies: Callable[[App, CopyReader | None, Now], Any] | None = None
     """The function that counts copies. It is called if ``redis`` has returned None."""
     of_past: bool = False
-    """True if the page has nothing to show if there is no audit log."""
+    """True if the page shows nothing without an audit log."""
     role: str = VIEWER
     """The lowest role that may see the page."""
 

@@ -48,7 +48,7 @@ NOT_SEARCHED: Final = "header: and arg: are for those who may see the arguments 
 """The answer to a viewer who searches by headers or arguments and may not see them."""
 
 ANY: Final = "-"
-"""The queue of a filter that is for all queues."""
+"""The word in place of a queue's name in a filter for all queues."""
 _NO_FILTER: Final = Filter(queue=ANY)
 
 Place = tuple[int, int, int]

@@ -244,7 +244,7 @@ class ActingSources(Sources):
     async def change(self, plan: Callable[[Operations], Plan[T]]) -> T:
         """Carry out a plan that changes something. Raises the plan's error.
 
-        After it, no page shows an older reading of Redis.
+        Afterwards, no page shows a reading of Redis from before the change.
         """
         calls = self._changes.calls
         try:
@@ -266,7 +266,7 @@ class ActingSources(Sources):
     async def copy(self, make: Asked[T]) -> T:
         """Call ``make``, which copies jobs. Raises the error of ``make``.
 
-        After it, no page shows an older reading of Redis.
+        Afterwards, no page shows a reading of Redis from before the change.
         """
         try:
             return await asyncio.get_running_loop().run_in_executor(

@@ -297,7 +297,7 @@ def dead_page(facts: Facts) -> Document:
 
 
 def workers_page(facts: Facts) -> Document:
-    """Return the document of all workers. A worker of several queues is in it once."""
+    """Return the document of all workers. A worker of several queues appears once."""
     found = {each.worker: each for q in facts.queues for each in q.workers}
     rows = sorted(found.values(), key=lambda each: (each.gone, each.says.host, each.worker))
     present = [each for each in rows if not each.gone]

@@ -53,8 +53,8 @@ class ActionOutcome(NamedTuple):
     done: bool
     says: str
     leads_to: str = ""
-    """The address of the page of the thing that the action has made, such as a copy of a job. If the action has made
-    nothing that has a page, this is empty, and the browser goes to the page of ``Action.back``."""
+    """The address of the page that the browser shows next, if the action has made a thing with a page of its own, such
+    as a copy of a job. Otherwise empty: the browser shows the page of ``Action.back``."""
 
 
 Change = Callable[["Operations", Form, By], "Plan[ActionOutcome]"]
@@ -375,7 +375,7 @@ _OF_STATE: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def offered(page: str, document: Mapping[str, Any], access: Access) -> list[Action]:
-    """Return the actions that suit the state of what a page shows, and for which this person has the role."""
+    """Return the actions that suit the state of the shown job, queue or schedule, and that the viewer may make."""
     names: tuple[str, ...] = ()
     if page == "job":
         names = _OF_STATE.get(document["job"]["state"], ()) if document["job"] else ()
