@@ -72,10 +72,10 @@ def causes(
     log: LogOverview | Unread | None = None,
     inbox: InboxOverview | Unread | None = None,
 ) -> list[Cause]:
-    """Return the current problems, the urgent ones first. A ``log`` or ``inbox`` of None was not read.
+    """Return the causes: first the urgent ones, then the others. A ``log`` or ``inbox`` of None was not read.
 
-    Within each part they are in this order: the log, Redis' memory, the queues by name, what was not read of Redis, and
-    the inbox. An error of Redis comes before the log.
+    Both groups have this order: an error of Redis, the log, Redis' memory, the queues by name, what was not read of
+    Redis, and the inbox.
     """
     found = [*_causes(state, log), *causes_of_inbox(inbox)]
     return sorted(found, key=lambda each: not each.pages)

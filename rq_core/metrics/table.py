@@ -1,6 +1,6 @@
 """Every metric: its name, type, labels, source, and help text.
 
-The collectors, the reference of metrics and the dashboard are derived from this table, or a test compares them with it.
+The collectors and the reference of metrics are made from this table. A test compares the dashboard with it.
 The number of values of each label is bounded. A value is never a job, a worker, or the text of an error. It is never a
 key of a cap either, because the key may be a customer's name.
 """

@@ -23,7 +23,7 @@ PAUSE_S_MAX: Final = 30.0
 """Longest pause, in seconds, before an ended process is started again. The first pause is PAUSE_S; each further pause
 is twice as long as the pause before."""
 HEALTHY_LIFE_S: Final = 60.0
-"""Seconds that a process must have run for its end to count as its first failure again."""
+"""Seconds after which a process counts as healthy. If it ends later than that, the pause is PAUSE_S again."""
 
 
 class CommandLine(Protocol):
@@ -90,8 +90,8 @@ class Companion:
         Returns the exit status if the process has ended instead. Otherwise returns None, even if the process is not
         ready: a slow process must not keep the workers from starting.
 
-        Returns None, too, if the process ended because its database does not answer, and ``ready`` returns true without
-        it. Then ``watch`` starts the process again.
+        Also returns None if the process has ended because its database does not answer, but ``ready`` returns true
+        nevertheless. Then ``watch`` starts the process again.
         """
         deadline = time.monotonic() + READY_WAIT_S
         said = b""

@@ -121,7 +121,8 @@ log = logging.getLogger(__name__)
 
 RESTART_PAUSE_S_MAX: Final = 30.0
 HEALTHY_LIFE_S: Final = 60.0
-"""Seconds that a worker must have run for its death to count as its place's first failure again."""
+"""Seconds after which a worker counts as healthy. If it dies later than that, the pause before the next start is the
+shortest again."""
 END_WAIT_S: Final = 15.0
 """Seconds after the grace for a worker to give back its jobs, report, and end; then it is killed. A worker whose
 handler holds the GIL, or blocks the event loop, does not receive signals."""
