@@ -20,7 +20,7 @@ _NO_PREFIX: Final = (
 )
 """The commands without the option ``--prefix``: most of them read only SQL."""
 _COMMAND: Final = re.compile(rf"`(rq-core (?!(?:{_NO_PREFIX})\b)[^`]*)`")
-"""Finds a command in a message that takes the option ``--prefix``."""
+"""Finds, in a message, each command that has the option ``--prefix``."""
 
 
 class RqCoreError(Exception):
@@ -41,7 +41,8 @@ class RqCoreError(Exception):
         super().__init__(masked(message))
 
     def name_prefix(self, prefix: str) -> None:
-        """Add ``--prefix`` to the commands in the message that take it, if a queue's keys have another prefix."""
+        """Add ``--prefix`` to the commands in the message, except to commands without this option. A message that has a
+        prefix already stays as it is."""
         said = _COMMAND.sub(rf"`\1 --prefix {prefix}`", str(self))
         if " --prefix " not in str(self):
             self.args = (said, *self.args[1:])
@@ -376,8 +377,7 @@ _SEVERAL_SERVERS = {
     "cluster": "Can this machine reach the nodes, and has each shard a primary (redis-cli cluster shards)?",
     "sentinel": "Can this machine reach the sentinels, and the server that they name as the primary?",
 }
-"""For a URL that names more than one server: the question at the end of the error's text, by the end of the URL's
-scheme."""
+"""End of a URL's scheme → the question at the end of the error's text, for URLs that name more than one server."""
 
 
 class ServerUnsuitable(ServerError):

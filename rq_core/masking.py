@@ -31,7 +31,7 @@ in a password."""
 _OF_NO_URL: Final = r"(?:^|(?<=['\"(=]))[^/@:'\"(=]*:(?!//)(?=.)"
 """Finds the user in ``user:password@host``, a URL without its scheme."""
 REPR_MAX: Final = 300
-"""Maximum number of characters of one fact that a message shows as Python writes it. A name in a message is shorter."""
+"""Maximum number of characters of the ``repr`` of a value in a message. A name in a message is shorter."""
 
 
 def masked(text: str) -> str:

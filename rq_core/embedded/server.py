@@ -99,8 +99,8 @@ def directory_of(url: str) -> Path:
 
 
 def absolute_url(url: str) -> str:
-    """Return an `embedded://` URL with the absolute path of the data directory, so that it holds in every working
-    directory."""
+    """Return an `embedded://` URL with the absolute path of the data directory, so that it is valid in every
+    working directory."""
     query = urlsplit(url).query
     return f"embedded://{quote(str(directory_of(url).absolute()))}" + (f"?{query}" if query else "")
 

@@ -42,7 +42,7 @@ T = TypeVar("T")
 _FAR_MS: Final = 10**13
 """A time (Unix ms) later than any instant."""
 DRAIN_MAX: Final = 10_000
-"""Maximum number of runs in one drain, which would never end if each run enqueued another job."""
+"""Maximum number of runs in one drain. Without it, a drain would never end if each run enqueued another job."""
 
 
 @dataclass(frozen=True)

@@ -97,8 +97,8 @@ def _begin(
     arounds: int,
     functions: int,
 ) -> None:
-    """Let an app make spans. ``arounds`` and ``functions`` are the places among the app's functions, which may have got
-    more of them while there was no provider."""
+    """Let an app make spans. ``arounds`` and ``functions`` are the positions for the two new functions in the app's
+    lists. While there was no provider, the program may have added further functions to these lists."""
     spans = _Spans(*how)
     app.around(spans.around_handler)
     app.surroundings.arounds.insert(arounds, app.surroundings.arounds.pop())

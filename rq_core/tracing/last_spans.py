@@ -15,8 +15,8 @@ FLUSH_S: Final = 2.0
 
 
 class LastSpans:
-    """Exports spans in a thread of its own, since a provider may wait for its exporter without a limit. The thread is
-    there long before the end: Python 3.12 and later start no thread while a process ends."""
+    """Exports spans in a thread of its own, since a provider may wait for its exporter without a limit. The thread
+    starts long before the process ends, since Python 3.12 and later start no thread while a process ends."""
 
     def __init__(self) -> None:
         self._providers: list[TracerProvider | None] = []

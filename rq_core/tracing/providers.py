@@ -1,4 +1,4 @@
-"""The global tracer provider of OpenTelemetry: a call as soon as this process has one."""
+"""Calls a function as soon as this process has a global tracer provider of OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _tell() -> None:
 
 
 class _Telling:
-    """Sets the global provider, and calls what waits for one."""
+    """Replaces OpenTelemetry's setter: sets the global provider, and calls the functions that wait for it."""
 
     def __init__(self, setter: Callable[..., None]) -> None:
         self._setter = setter

@@ -60,8 +60,8 @@ class DemoOutcome:
     """Number of larger files that the capped task compressed."""
     size: int
     packed: int
-    """``size`` is the number of bytes of the compressed files before the compression; ``packed`` is their number of
-    bytes after it."""
+    """``size`` is the total number of bytes of the larger files before the compression, and ``packed`` the number after
+    it."""
     compressing: int
     """The highest number of claims of the capped task that were in force at once, according to the log in SQL."""
     problems: tuple[str, ...]
