@@ -30,7 +30,7 @@ WITHIN_MS: Final = 500
 """Milliseconds after which a page reads no further."""
 FIRST_STEP: Final = 100
 STEP: Final = 500
-"""Number of claims of a part that are read at once: FIRST_STEP at first, then STEP."""
+"""Maximum number of claims of a part that one statement reads. The first statement of a part reads FIRST_STEP."""
 SUCCEEDED: Final = "succeeded"
 FAILED: Final = tuple(outcome for outcome in OUTCOMES if outcome != SUCCEEDED)
 _COLUMNS: Final = (
@@ -131,7 +131,7 @@ class _Budget:
     """True if a part could not be read further, so that what comes after the last claim is unknown."""
 
     def spend(self) -> bool:
-        """Set ``spent``, and return it: whether the page has read LOOKED_MAX rows or its time is over."""
+        """Return whether the page has read LOOKED_MAX rows, or its time is over. Store the answer in ``spent``."""
         self.spent = self.looked >= LOOKED_MAX or self.clock() >= self.until
         return self.spent
 

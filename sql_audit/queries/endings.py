@@ -53,7 +53,7 @@ class LogEndings:
         self._checked = False
 
     def read(self, queue: str, jobs: Mapping[str, tuple[int, int]]) -> Mapping[str, Outcome[Any]]:
-        """Return the outcomes of those jobs that have ended, by job id (see EndingsReader).
+        """Return the outcomes of the jobs in ``jobs`` that have ended, by job id (see EndingsReader).
 
         Raise AuditError if the database does not answer or has another schema.
         """

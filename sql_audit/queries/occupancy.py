@@ -27,8 +27,9 @@ def limit_in(scopes: Iterable[Sequence[Any]], wanted: str) -> list[Any] | None:
 
 
 def cost_under(limit: Sequence[Any]) -> int:
-    """Return how much a claim took from a rate. ``limit`` is (limit, window in ms, burst, cost); without a cost it is
-    1.
+    """Return how much a claim took from a rate. ``limit`` is (limit, window in ms, burst, cost).
+
+    If ``limit`` has no cost, the claim took 1.
     """
     return int(limit[3]) if len(limit) > 3 else 1
 

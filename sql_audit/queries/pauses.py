@@ -1,6 +1,6 @@
-"""Finds the pauses of a job: times in which no worker could claim it, for another reason than a limit.
+"""Finds the pauses of a job: times in which no worker could claim the job, and a limit was not the reason.
 
-The job was scheduled or parked, or a lost worker still held its claim.
+In a pause, the job was scheduled or parked, or a lost worker still held its claim.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ _ASIDE: Final = (
 
 @dataclass
 class _Waits:
-    """The waits of a durable job, each with a phrase for what it waits for, and the last signal with each name."""
+    """The waits of a durable job, each with a phrase that says for what the job waits. Also the last signal of each
+    name."""
 
     entries: dict[int, str] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)

@@ -3,8 +3,8 @@
     found = schedule_history(engine, "reports", "nightly", 20)
     found.ticks[-1].says
 
-A worker that found nothing to do leaves no event in the log. A sentence about a cause says so if the cause was
-concluded from missing events.
+A worker that found nothing to do leaves no event in the log. If a cause was concluded from missing events, the
+sentence about the cause says so.
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound

@@ -35,7 +35,7 @@ from sql_audit.store.schema.duration_classes import of_each_span
 from sql_audit.store.schema.tables import GONE, LOST
 
 NAMED_MAX: Final = 5
-"""Maximum number of jobs that an answer names among those that held a scope during a wait."""
+"""Maximum number of jobs that an answer names as the holders of a scope during a wait."""
 BEFORE_MAX: Final = 1_000
 """Maximum number of claims before a wait that are read to find out whether a rate was exhausted when the wait began."""
 
