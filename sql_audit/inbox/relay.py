@@ -49,8 +49,8 @@ PARK_MS: Final = 29 * 86_400_000
 first call. A relay uses a slot for one day, so a batch's call may come up to one day after the slot's first call: 29
 days are left."""
 SEND_MS: Final = PARK_MS - 86_400_000
-"""Milliseconds after which a batch is not sent any more. Between its turn and its call, a relay may be stopped for a
-day."""
+"""Milliseconds after which a batch is not sent any more. This is a day before PARK_MS, since a relay may be stopped
+for up to a day between its turn and its call."""
 MISMATCH: Final = (
     "a job of this id is live or remembered, and it has another task or other arguments"
 )
@@ -71,7 +71,7 @@ SET_BACK: Final = (
 
 
 def _back(rows: int) -> str:
-    """Return the phrase for a number of rows that is put into the message ``SET_BACK``."""
+    """Return the words about a number of rows for the message ``SET_BACK``."""
     return counted(rows, "row that was handed over is", "rows that were handed over are")
 
 
@@ -82,12 +82,12 @@ class RelayOutcome(Enum):
     IDLE = auto()
     """There was nothing to do."""
     HELD = auto()
-    """Another relay has locked the queue, or has sent a batch that is not settled yet."""
+    """Another relay has locked the queue, or has sent a batch whose answer is not in the database yet."""
 
 
 @dataclass(slots=True)
 class _Queue:
-    """The state that a relay has of one queue from turn to turn."""
+    """The facts about one queue that a relay keeps from turn to turn."""
 
     name: str
     slot: str = ""
@@ -271,7 +271,7 @@ class Relay:
         error: StaleCall | BadArguments,
         step: _Step,
     ) -> None:
-        """Settle a call that Redis refuses for good: its rows stay, to be sent under another number.
+        """End a call that Redis refuses for good. Its rows stay, and are sent again under another number.
 
         If Redis rejects the arguments of a call with one row, the row is parked.
         """

@@ -23,7 +23,7 @@ _OPTIONS: Final = (
     "delay", "at", "expires", "timeout", "priority", "max_attempts", "max_losses", "remember", "idempotency_key",
     "headers", "keep_result", "audit_result", "keys",
 )  # fmt: skip
-"""The options that a row of other code may have."""
+"""The options that a row of another program may have."""
 
 
 class PolicyNeeded(Exception):

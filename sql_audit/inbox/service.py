@@ -45,8 +45,8 @@ BACKOFF_S_MAX: Final = 5.0
 TOKEN_WAIT_S: Final = 1.0
 """Seconds of one wait for a token. The relay may notice a request to stop up to this time later."""
 PATIENCE: Final = Patience(unsent=1.0, unknown=3.0)
-"""How long a call waits for Redis: a silent shard must not delay the queues of others for long. The batch stays, and is
-sent again."""
+"""How long a call waits for Redis: a silent shard must not delay the queues of other shards for long. The batch stays,
+and is sent again."""
 
 
 @dataclass(slots=True)

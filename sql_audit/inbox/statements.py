@@ -22,8 +22,8 @@ _IDLE: Final = f"set_config('idle_in_transaction_session_timeout', '{IDLE_MS}', 
 _BY_INDEX: Final = tuple(
     f"set_config('enable_{plan}', 'off', true)" for plan in ("seqscan", "bitmapscan", "sort")
 )
-"""Make PostgreSQL read rows in the order of their index. Its statistics are mostly of a moment at which the table was
-nearly empty, so it would read and sort the whole queue for each batch."""
+"""Expressions that make PostgreSQL read rows in the order of their index. Its statistics are usually from a moment at
+which the table was nearly empty, so PostgreSQL would otherwise read and sort the whole queue for each batch."""
 
 
 def queues_of(table: str, what: str = "name") -> str:
