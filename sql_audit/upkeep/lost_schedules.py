@@ -4,8 +4,8 @@ Workers declare the schedules of their code in each new epoch. So only *live* ch
 operator or ``schedule_many`` stored, pauses, and removals.
 
 The log has every change, also those that Redis forgot. The last live change is in force unless a later event ended it.
-A declaration by code never ends a live rule, a pause or a removal. If an event seems to show that, Redis had lost the
-change before.
+A declaration by code never ends a live rule, a pause or a removal. If the log has a declaration that does, Redis had
+lost the live change before.
 
 Each event has the rule of its schedule. The log has the job of a schedule only with ``audit_payload="full"``. If Redis
 still has the job, and its digest is the one in the log, the job is taken from Redis.
@@ -203,7 +203,7 @@ def _wanted(connection: Connection, queue: str) -> dict[str, _Wanted]:
 def _is_after_a_loss(before: _Wanted, said: dict[str, Any]) -> bool:
     """Return whether the event ``said`` shows that Redis had lost the change ``before``.
 
-    It does if code declared the schedule although Redis would have refused that after the change.
+    This is so if the event is a declaration by code that Redis refuses while it has the change.
     """
     if said["source"] != "code":
         return False

@@ -27,8 +27,9 @@ OUTCOMES: Final = {
     for state in JOB_STATES
     if state not in {str(live) for live in State}
 }
-"""The states of jobs by the outcomes for which an operator may set a time. The outcome ``dead`` is the state
-``pruned``: a dead job that Redis still has is never removed, since it may be requeued."""
+"""Outcome → the state of the jobs with this outcome. For each outcome, an operator may set how long jobs are kept. The
+outcome ``dead`` has the state ``pruned``: a dead job that Redis still has is never removed, since it may be
+requeued."""
 
 _CURSORS: Final = text(
     "SELECT queue, epoch, seq, batch FROM mirror_cursor "

@@ -1,8 +1,8 @@
 """Removes old finished jobs from the log, for ``rq-core audit prune``. The rest of the log can still be verified.
 
-A job is removed as a whole: its events, its claims and its row. Redis must no longer have the job, and its end must be
-longer ago than jobs with its outcome are kept. Events of the queue itself stay. The *cut* is the end of a batch. Up to
-the cut, the log still has every live job with its scopes.
+A job is removed as a whole: its events, its claims and its row. Redis must no longer have the job. The time for which
+jobs with its outcome are kept must be over. Events of the queue itself stay. The *cut* is the end of a batch. Up to the
+cut, the log still has every live job with its scopes.
 
 ``audit verify`` begins after the cut, with the chain's head that the prune recorded. It proves everything after the
 cut, and that the events before the cut are those that the prune left.

@@ -1,8 +1,9 @@
 """Finds the ids and names that Redis has forgotten but must keep after their jobs have ended.
 
 An id is remembered until the end of its window; a name may be held until an instant (Throttle). A job's row has both
-times. If Redis forgot the job's end, the end is in the job's events (:func:`sql_audit.upkeep.lost.job_logs`). If a call
-was answered with another, unique job, the call made no event, so its id is not in the log.
+times. If Redis forgot the job's end, the end is in the job's events (:func:`sql_audit.upkeep.lost.job_logs`). A call
+may get another job as its answer: the job that holds the unique name. Such a call makes no event, so its id is not in
+the log.
 """
 
 # ruff: noqa: S608 - a statement is joined from the schema's own words; values are bound
