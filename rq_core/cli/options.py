@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from rq_core.cli.places import inbox_argument
 from rq_core.cli.text import say
 from rq_core.errors import TargetBroken, UnknownQueue
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
@@ -121,6 +122,7 @@ def inbox_url_option(says: str) -> Callable[[F], F]:
     """
     return click.option(
         "--inbox", "inbox_url", metavar="URL", envvar=INBOX_URL_VARIABLE, show_envvar=True, help=says,
+        callback=inbox_argument,
     )  # fmt: skip
 
 

@@ -17,7 +17,9 @@ from rq_core.cli.options import (
     queue_option,
     server_options,
 )
+from rq_core.cli.places import inbox_alias, inbox_argument, of_inbox
 from rq_core.cli.text import print_records, print_table, say
+from rq_core.errors import InboxMissing
 from rq_core.model.lib.text import counted
 from rq_core.model.lib.url import INBOX_URL_VARIABLE, REDIS_URL_VARIABLE
 from sql_audit.cli.mirror import stop_on_signals, stop_with_stdin
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from sql_audit.inbox.admin import QueueState
     from sql_audit.inbox.session import Session
 
-url_argument = click.argument("url", envvar=INBOX_URL_VARIABLE)
+url_argument = click.argument("url", envvar=INBOX_URL_VARIABLE, callback=inbox_argument)
 jobs_argument = click.argument("jobs", nargs=-1, metavar="[JOB]…")
 all_option = click.option("--all", "all_rows", is_flag=True, help="All parked rows.")
 
@@ -37,7 +39,10 @@ def _session(url: str, *, writes: bool = False) -> Iterator[Session]:
     from sql_audit.inbox.session import Session, require_tables
 
     with contextlib.closing(Session(url, writes=writes)) as session:
-        require_tables(session)
+        try:
+            require_tables(session)
+        except InboxMissing as error:
+            raise of_inbox(inbox_alias(click.get_current_context()), error) from error
         yield session
 
 

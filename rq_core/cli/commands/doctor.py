@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -21,6 +22,7 @@ from rq_core.cli.options import (
     print_json,
     server_options,
 )
+from rq_core.cli.places import inbox_alias, of_inbox
 from rq_core.cli.text import say
 from rq_core.errors import LayoutMismatch, QueueDamaged, RqCoreError
 from rq_core.model import plugins
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from rq_core.connections.client import Client
     from rq_core.doctor import Evidence, Finding
     from rq_core.doctor.repair import Audit
+
+_COMMAND_ON_INBOX: Final = re.compile(r"(`rq-core inbox \w+ )URL`")
 
 
 @click.command()
@@ -80,7 +84,8 @@ def doctor(
         if report["found"]:
             tell(report, mend=mend)
         if inbox_url is not None:
-            tell(_report_on_inbox(client, inbox_url, queues), mend=False, name="inbox")
+            alias = inbox_alias(click.get_current_context())
+            tell(_report_on_inbox(client, inbox_url, queues, alias), mend=False, name="inbox")
         of_log, why = _queues_of_log(client, audit_url)
         unknown += why
         if unknown:
@@ -175,9 +180,15 @@ def _report_on_list(client: Client, *, mend: bool) -> dict[str, Any]:
     return {**_report(None, found=found), "left": left}
 
 
-def _report_on_inbox(client: Client, inbox_url: str, queues: Sequence[str]) -> dict[str, Any]:
+def _report_on_inbox(
+    client: Client, inbox_url: str, queues: Sequence[str], alias: str | None
+) -> dict[str, Any]:
     """Return the report on an inbox, in the form of a queue's report. If ``queues`` is not empty, report only on
-    these."""
+    these.
+
+    ``alias``: the alias of Django's DATABASES by which the command line named the inbox. Commands in the report then
+    have it in place of the word URL.
+    """
     from rq_core.metrics.causes import causes_of_inbox
 
     report = _report(None)
@@ -189,12 +200,13 @@ def _report_on_inbox(client: Client, inbox_url: str, queues: Sequence[str]) -> d
         said += [(each.queue, each.damage) for each in overview.queues if each.damage is not None]
         said += [(each.queue, each.says) for each in causes_of_inbox(overview)]
     except RqCoreError as error:
-        report["error"] = str(error)
+        report["error"] = str(of_inbox(alias, error))
     for queue, says in said:
         if queue is None or not queues or queue in queues:
             of_queue = "" if queue is None else f"queue {queue}: "
             found: dict[str, Any] = {"kind": "inbox", "job": None, "keys": []}
-            found |= {"says": of_queue + says, "mendable": False}
+            named = says if alias is None else _COMMAND_ON_INBOX.sub(rf"\1{alias}`", says)
+            found |= {"says": of_queue + named, "mendable": False}
             report["found"].append(found)
             report["left"].append(found)
     return report
@@ -291,7 +303,7 @@ def _print(report: dict[str, Any], name: str, *, mend: bool, compared: bool) -> 
     elif not found and not report["unknown"]:
         say(f"{queue}: {agrees}")
     for each in found:
-        say(f"{queue}: {_line(each)}")
+        say(f"{queue}: {_line(each, queue)}")
     for says in report["unknown"]:
         say(f"{queue}: cannot tell: {says}")
     if mend and found:
@@ -299,11 +311,13 @@ def _print(report: dict[str, Any], name: str, *, mend: bool, compared: bool) -> 
         mended = f"mended, {agrees}" if told else "mended"
         say(f"{queue}: {counted(len(left), 'finding')} left" if left else f"{queue}: {mended}")
         for each in left:
-            say(f"{queue}: left: {_line(each)}")
+            say(f"{queue}: left: {_line(each, queue)}")
 
 
-def _line(finding: Mapping[str, Any]) -> str:
-    """Return a finding as one line. If its sentence lacks the job's id, the id comes first."""
+def _line(finding: Mapping[str, Any], subject: str) -> str:
+    """Return a finding as one line. If its sentence lacks the job's id, the id comes first. ``subject``: the word
+    before the line, which is not repeated."""
     job, says = finding["job"], finding["says"]
     of_job = f"job {job}: " if job and job not in says else ""
-    return f"{finding['kind']}: {of_job}{says}"
+    of_kind = "" if finding["kind"] == subject == "inbox" else f"{finding['kind']}: "
+    return f"{of_kind}{of_job}{says}"

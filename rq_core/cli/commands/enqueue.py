@@ -26,6 +26,7 @@ from rq_core.cli.options import (
     showing_causes,
     verbose_option,
 )
+from rq_core.cli.places import app_at
 from rq_core.cli.text import say
 from rq_core.errors import ArgumentsInvalid
 from rq_core.model.lib.text import counted
@@ -209,10 +210,7 @@ def _app(target: str | None) -> App:
         from rq_core.app.app import App
 
         return App()
-    from rq_core.app.loading import load_app
-    from rq_core.cli.commands.worker import check_target
-
-    return load_app(check_target(target))
+    return app_at(target)
 
 
 def _server(ctx: click.Context, app: App, given: dict[str, Any]) -> tuple[str, str]:

@@ -10,19 +10,17 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
 from rq_core.cli.lazy import CommandGroup
 from rq_core.cli.options import audit_url_option, inbox_url_option, server_options
+from rq_core.cli.places import app_at
 from rq_core.cli.text import say
 from rq_core.installing import pip_install
 from rq_core.web import tokens as token_file
 from rq_core.web.tokens import ROLES, TOKENS_VARIABLE, VIEWER
-
-if TYPE_CHECKING:
-    from rq_core.app.app import App
 
 ADDRESS: Final = "127.0.0.1:8900"
 
@@ -105,7 +103,7 @@ def serve_command(
         from rq_core.web.serve import WebOptions, serve_page
     app = None
     if target is not None:
-        app = _app(target)
+        app = app_at(target)
         redis_url, prefix = app.redis_url, app.prefix
         audit_url = audit_url or app.audit_url
         inbox_url = inbox_url or app.inbox_url
@@ -183,7 +181,7 @@ def mcp(
 
     if target is not None:
         with _output_diverted():
-            app = _app(target)
+            app = app_at(target)
         redis_url, prefix = app.redis_url, app.prefix
         audit_url = audit_url or app.audit_url
         inbox_url = inbox_url or app.inbox_url
@@ -205,13 +203,6 @@ def _output_diverted() -> Iterator[None]:
         sys.stdout.flush()
         os.dup2(own, 1)
         os.close(own)
-
-
-def _app(target: str) -> App:
-    from rq_core.app.loading import load_app
-    from rq_core.cli.commands.worker import check_target
-
-    return load_app(check_target(target))
 
 
 _OF_WEB: Final = ("jinja2", "starlette", "uvicorn")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,19 +11,9 @@ import click
 
 from rq_core.cli import OWN_PROCESS
 from rq_core.cli.options import force_option, showing_causes, verbose_option
+from rq_core.cli.places import check_inbox, check_target, explaining_django
 from rq_core.model.keys import check_name
 from rq_core.model.lib.url import AUDIT_URL_VARIABLE, INBOX_URL_VARIABLE, REDIS_URL_VARIABLE
-
-_TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*)?")
-
-
-def check_target(target: str) -> str:
-    """Return ``target`` if it has the form ``module:app`` or ``module``. Raises click.UsageError."""
-    is_file = target.partition(":")[0].endswith(".py") or "/" in target
-    if is_file or _TARGET.fullmatch(target) is None:
-        hint = "; give the module's name, not the file's" if is_file else ""
-        raise click.UsageError(f"{target!r} is not an app: give MODULE:APP, like tasks:app{hint}")
-    return target
 
 
 def _weights(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> dict[str, int]:
@@ -192,15 +182,18 @@ def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
     """
     inbox_url = given["inbox_url"]
     if given["django"] is not None:
-        from rq_core.contrib.django.setting_up import APP, set_up, url_of_inbox
+        from rq_core.contrib.django.setting_up import APP, note_relay, set_up, url_of_inbox
 
         target = target or APP
+        note_relay(inbox_url)
         if inbox_url is not None:
             with showing_causes(verbose=given["verbose"]):
                 set_up(given["django"])
                 inbox_url = url_of_inbox(inbox_url)
     elif not target:
         raise click.UsageError("Missing argument 'MODULE:APP'")
+    elif inbox_url is not None:
+        check_inbox(inbox_url, "for an alias of Django's DATABASES add `--django SETTINGS`")
     check_target(target)
     from rq_core.metrics.page import worker_page
     from rq_core.process.serve import serve
@@ -231,6 +224,9 @@ def worker(ctx: click.Context, /, target: str, **given: Any) -> None:
         log_format=given["log_format"],
         log_level=given["log_level"],
     )
-    with showing_causes(verbose=given["verbose"]):
+    explaining: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if given["django"] is None:
+        explaining = explaining_django(target, has_option=True)
+    with explaining, showing_causes(verbose=given["verbose"]):
         status = serve(options, metrics=worker_page, ends=ctx.obj == OWN_PROCESS)
     ctx.exit(status)

@@ -6,12 +6,14 @@ Read ``backend`` first.
 
 - ``project_app``: the project's App, made from the setting RQ_CORE.
 - ``backend``: the backend of Django's own tasks.
+- ``transactions``: knows whether a transaction is open, and warns of enqueues that do not follow it.
 - ``task_functions``: makes tasks of an App from Django's tasks.
 - ``task_results``: makes results for Django from what Redis and the inbox have.
 - ``logged_results``: makes results for Django from the audit log.
 - ``django_tasks``: imports ``django.tasks``, or the package ``django_tasks`` for older versions of Django.
 - ``databases``: closes database connections around handlers, and makes the URL of a database.
-- ``setting_up``: sets Django up in a worker.
+- ``checks``: finds what is wrong in RQ_CORE, for ``manage.py check``.
+- ``setting_up``: sets Django up in a worker, and says what its inboxes lack.
 - ``preloaded``: sets Django up in the process of an isolated handler.
 - ``apps``: the configuration of the app ``rq_core.contrib.django``.
 - ``migrations/``: creates the tables of the inbox.

@@ -26,10 +26,18 @@ from django.db import connections
 from django.utils import timezone
 
 from rq_core.app.app import App
+from rq_core.app.handlers.retry import RetryPolicy
 from rq_core.app.inbox.rows import DIALECTS
+from rq_core.app.options import JobOptions
 from rq_core.app.task import PreparedTask
 from rq_core.contrib.django import django_tasks, task_functions, task_results
 from rq_core.contrib.django.logged_results import add_claims, logged_result
+from rq_core.contrib.django.transactions import (
+    InboxNotMigrated,
+    at_once_by_backend,
+    is_in_transaction,
+)
+from rq_core.errors import InboxMissing, RqCoreError
 from rq_core.model.keys import is_name
 from rq_core.model.outcome import Kept, Succeeded
 from rq_core.model.table.machine import Priority, State
@@ -117,7 +125,8 @@ class Backend(django_tasks.BaseTaskBackend):
         """Enqueue a job, and return Django's result for it. In a transaction of ``database``, the job is a row of the
         inbox.
 
-        Raises the errors of PreparedTask.enqueue and TaskWithin.enqueue.
+        Raises the errors of PreparedTask.enqueue and TaskWithin.enqueue. If the database has no inbox, that is
+        InboxNotMigrated, an InboxMissing that names `manage.py migrate`.
         """
         self.validate_task(task)
         normal = task_results.made(task, self.alias, "", args=args, kwargs=kwargs)
@@ -127,11 +136,14 @@ class Backend(django_tasks.BaseTaskBackend):
             given["priority"] = task.priority
         if self.alias != task_results.DEFAULT:
             given["alias"] = self.alias
-        if self._is_in_transaction():
-            assert self.database is not None
-            handle = prepared.within(self.database).enqueue(**given)
+        if self.database is not None and is_in_transaction(self.database):
+            try:
+                handle = prepared.within(self.database).enqueue(**given)
+            except InboxMissing as error:
+                raise InboxNotMigrated(alias=self.database, url=error.url) from error
         else:
-            handle = prepared.enqueue(**given)
+            with at_once_by_backend():
+                handle = prepared.enqueue(**given)
         result = task_results.made(
             task, self.alias, handle.id, args=normal.args, kwargs=normal.kwargs
         )
@@ -158,6 +170,7 @@ class Backend(django_tasks.BaseTaskBackend):
     def check(self, **kwargs: Any) -> Iterator[checks.CheckMessage]:
         """Yield the errors and warnings in the backend's settings, for ``manage.py check``."""
         yield from super().check(**kwargs)
+        yield from self._wrong_options()
         if self.database is None:
             return
         if self.database not in connections.settings:
@@ -180,6 +193,34 @@ class Backend(django_tasks.BaseTaskBackend):
                 id="rq_core.W001",
             )
 
+    def _wrong_options(self) -> Iterator[checks.CheckMessage]:
+        name = f"TASKS[{self.alias!r}]"
+        try:
+            RetryPolicy(max_attempts=self.max_attempts)
+            JobOptions("default").changed(**self._limits())
+        except RqCoreError as error:
+            yield checks.Error(f"{name}: an option in OPTIONS is wrong: {error}", id="rq_core.E004")
+        if "app" not in self.options:
+            return  # What is wrong with the project's App is rq_core.E003.
+        try:
+            self.app  # noqa: B018 - it imports the module
+        except Exception as error:  # noqa: BLE001 - the module may raise anything
+            said = f"{type(error).__name__}: {error}"
+            yield checks.Error(
+                f"{name}: the option app, {self.options['app']!r}, names no App: {said}",
+                hint="Write MODULE:APP, as shop.jobs:app.",
+                id="rq_core.E005",
+            )
+
+    def _limits(self) -> Any:
+        """Return the options of each job of this backend, by name."""
+        return {
+            "max_attempts": self.max_attempts,
+            "timeout": self.timeout,
+            "keep_result": self.keep_result,
+            "audit_result": self.audit_result,
+        }
+
     def _prepared(self, task: Any) -> PreparedTask[..., Any]:
         found = task_functions.task_in(self.app, task, self)
         at = task.run_after
@@ -189,19 +230,8 @@ class Backend(django_tasks.BaseTaskBackend):
             queue=task.queue_name,
             priority=priority_class(task.priority),
             at=at,
-            max_attempts=self.max_attempts,
-            timeout=self.timeout,
-            keep_result=self.keep_result,
-            audit_result=self.audit_result,
+            **self._limits(),
         )
-
-    def _is_in_transaction(self) -> bool:
-        if self.database is None:
-            return False
-        connection = connections[self.database]
-        # A connection that is not open has no transaction, and is not opened for the question.
-        is_open = connection.connection is not None
-        return connection.in_atomic_block or (is_open and not connection.get_autocommit())
 
     def _looks(self, job_id: str) -> Iterator[Any]:
         """Look for a job in Redis, in the inbox, in Redis again, and in the audit log; yield what each place has.

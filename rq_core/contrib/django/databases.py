@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -16,6 +18,7 @@ _SCHEMES: Final = {"postgresql": "postgresql", "sqlite3": "sqlite", "postgis": "
 """The scheme of a database's URL, by the last word of its ENGINE."""
 _OF_DJANGO: Final = frozenset({"assume_role", "isolation_level", "pool", "server_side_binding"})
 """The OPTIONS of a database that Django itself uses; the others are parameters of libpq."""
+_WORD: Final = re.compile(r"[\w-]+")
 
 
 class ClosingConnections:
@@ -61,6 +64,24 @@ def _in_transaction() -> set[str]:
     """Return the aliases of this thread's connections that are inside ``transaction.atomic()``."""
     open_ones = connections.all(initialized_only=True)
     return {connection.alias for connection in open_ones if connection.in_atomic_block}
+
+
+def is_bare_word(text: str) -> bool:
+    """Return whether a text is a word alone, as an alias in DATABASES: no URL, and no path with a ``/`` or ``.``."""
+    return _WORD.fullmatch(text) is not None
+
+
+def check_place(given: str, of: str) -> None:
+    """Raise ImproperlyConfigured if a text that is no alias in DATABASES is no place of a database either.
+
+    A place is a URL, or the path of a file. A word alone counts as a path only if there is such a file: it is a
+    misspelt alias more often than the name of a new file. ``of``: what has the text, for the message.
+    """
+    if is_bare_word(given) and not Path(given).exists():
+        known = ", ".join(connections.settings)
+        raise ImproperlyConfigured(
+            f"{of} is {given!r}: that is no URL, no file, and no alias of DATABASES, which has {known}"
+        )
 
 
 def database_url(alias: str) -> str:

@@ -44,3 +44,14 @@ def signals() -> Any:
     """Import and return the module of the signals. The module imports Django's models, so no code imports it
     earlier."""
     return _part(".signals")
+
+
+def prepare() -> None:
+    """Let ``manage.py check`` check TASKS, and let ``override_settings`` replace TASKS in tests.
+
+    Django 6.0 does so by itself. For an older Django, the app ``django_tasks`` does so if INSTALLED_APPS has it; many
+    projects have only the package. Call this when Django's apps are ready.
+    """
+    if PACKAGE == "django_tasks":
+        _part(".checks")
+        _part(".signals")

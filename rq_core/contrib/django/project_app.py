@@ -14,13 +14,15 @@ The setting has the arguments of App by name. ``inbox`` may be the alias of a da
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from rq_core.app.app import App
-from rq_core.contrib.django.databases import ClosingConnections, database_url
+from rq_core.contrib.django.databases import ClosingConnections, check_place, database_url
+from rq_core.contrib.django.transactions import TransactionWarning
 
 
 class _ProjectApp(App):
@@ -28,6 +30,11 @@ class _ProjectApp(App):
     database."""
 
     _inbox: str | None = None
+
+    @property
+    def inbox_alias(self) -> str | None:
+        """The alias in DATABASES that names the inbox; None if the setting names no alias."""
+        return self._inbox if self._inbox in settings.DATABASES else None
 
     @property
     def inbox_url(self) -> str | None:
@@ -52,16 +59,21 @@ def _project_app() -> App:
     given: Any = getattr(settings, "RQ_CORE", {})
     if not isinstance(given, dict):
         raise ImproperlyConfigured("RQ_CORE must be a dict of the arguments of rq_core.App by name")
-    arguments = dict(given)
-    if arguments.get("inbox") in settings.DATABASES:
-        database_url(arguments["inbox"])  # raises ImproperlyConfigured if it can have no inbox
-    try:
-        made = _ProjectApp(**arguments)
-    except TypeError as error:
+    known = list(inspect.signature(App).parameters)
+    if unknown := sorted(map(str, given.keys() - set(known))):
         raise ImproperlyConfigured(
-            f"RQ_CORE has an argument that App does not take: {error}"
-        ) from None
+            f"RQ_CORE has the unknown key {unknown[0]!r}; it may have {', '.join(known)}"
+        )
+    inbox: Any = given.get("inbox")
+    has_alias = inbox in settings.DATABASES
+    if has_alias:
+        database_url(inbox)  # raises ImproperlyConfigured if it can have no inbox
+    elif isinstance(inbox, str):
+        check_place(inbox, "RQ_CORE['inbox']")
+    made = _ProjectApp(**given)
     made.around(ClosingConnections)
+    if has_alias:
+        made.outgoing(TransactionWarning(inbox))
     return made
 
 

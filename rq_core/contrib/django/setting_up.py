@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import logging
 import os
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from rq_core.app.app import App
 from rq_core.app.loading import PRELOAD_VARIABLE, broken_target, find_modules_here
-from rq_core.errors import InvalidOption
+from rq_core.errors import InboxMissing, InvalidOption, RqCoreError, TargetBroken
 from rq_core.installing import pip_install
+from rq_core.model import plugins
+
+log = logging.getLogger(__name__)
 
 SETTINGS_VARIABLE: Final = "DJANGO_SETTINGS_MODULE"
 APP: Final = "rq_core.contrib.django:app"
 """The project's App, as the target of a worker."""
+_relays: Final[list[str]] = []
+"""What note_relay has noted: at most one inbox."""
+
+
+def note_relay(inbox: str | None) -> None:
+    """Note for which inbox a relay runs beside the workers that this process is about to start: an alias or a URL as on
+    the command line, or None. Then ``prepare_app`` logs, in this process alone, what an inbox lacks."""
+    _relays[:] = [inbox or ""]
 
 
 def set_up(settings: str) -> None:
@@ -38,7 +52,25 @@ def set_up(settings: str) -> None:
         if missing is not None and (settings + ".").startswith(missing + "."):
             must = f"must be a module of settings, as shop.settings; there is no module {missing}"
             raise InvalidOption.of("django", settings, must) from None
-        raise broken_target(settings, error) from error
+        raise _broken(settings, error) from error
+
+
+def _broken(settings: str, error: BaseException) -> TargetBroken:
+    """Return the error for a module that ``settings`` or Django's setup imports. It names the module that raised
+    ``error``, which may be that of an installed app."""
+    file = Path(broken_target(settings, error).where.rpartition(":")[0])
+    module = settings
+    trace = error.__traceback__
+    while trace is not None:
+        name = str(trace.tb_frame.f_globals.get("__name__"))
+        # An error that rq_core raises is one of the settings.
+        if str(file) == trace.tb_frame.f_code.co_filename and name.partition(".")[0] != "rq_core":
+            module = name
+        trace = trace.tb_next
+    if isinstance(error, SyntaxError) and file.is_relative_to(Path.cwd()):
+        # The module has no frame: nothing of it has run.
+        module = ".".join(file.relative_to(Path.cwd()).with_suffix("").parts)
+    return broken_target(module, error)
 
 
 def prepare_app(app: App) -> None:
@@ -61,25 +93,95 @@ def prepare_app(app: App) -> None:
             # A project of Django 5.2 without TASKS need not have the package django-tasks.
             _prepare_backends(app)
     except Exception as error:
-        raise broken_target(os.environ[SETTINGS_VARIABLE], error) from error
+        raise _broken(os.environ[SETTINGS_VARIABLE], error) from error
+    if _relays:
+        _warn_of_inboxes(app, _relays.pop())
 
 
 def _prepare_backends(app: App) -> None:
+    for backend in _backends(app):
+        backend.prepare_worker()
+
+
+def _backends(app: App) -> list[Any]:
+    """Return the backends in TASKS that enqueue jobs of ``app``."""
     from rq_core.contrib.django import django_tasks
     from rq_core.contrib.django.backend import Backend
 
-    for backend in django_tasks.tasks.task_backends.all():
-        if isinstance(backend, Backend) and backend.app is app:
-            backend.prepare_worker()
+    every = django_tasks.tasks.task_backends.all()
+    return [each for each in every if isinstance(each, Backend) and each.app is app]
 
 
-def url_of_inbox(value: str) -> str:
-    """Return the URL of the database with the inbox. ``value`` is that URL, or an alias in DATABASES.
+def _warn_of_inboxes(app: App, relayed: str) -> None:
+    """Log a warning if an inbox of ``app`` has no relay beside this worker, or if the one with a relay has no tables.
 
-    Django must be set up.
+    ``relayed`` is the inbox with a relay, as on the command line; empty for none.
     """
     from django.conf import settings
 
-    from rq_core.contrib.django.databases import database_url
+    if not relayed:
+        if inboxes := _inboxes(app):
+            shown = " and ".join(f"the database {each!r}" for each in inboxes)
+            log.warning(
+                "no relay runs beside this worker: jobs in the inbox of %s wait until another process hands them over."
+                " If there is none, add `--inbox %s`",
+                shown,
+                inboxes[0],
+            )
+    elif relayed in settings.DATABASES and _lacks_tables(relayed):
+        log.warning(
+            "the database %r has no inbox yet: create its tables with `python manage.py migrate --database %s`",
+            relayed,
+            relayed,
+        )
 
-    return database_url(value) if value in settings.DATABASES else value
+
+def _inboxes(app: App) -> list[str]:
+    """Return the aliases of the databases into whose inboxes this project enqueues jobs of ``app``."""
+    from django.conf import settings
+
+    found: list[Any] = [getattr(app, "inbox_alias", None)]
+    if getattr(settings, "TASKS", None):
+        found += [backend.database for backend in _backends(app)]
+    return [each for each in dict.fromkeys(found) if each in settings.DATABASES]
+
+
+def _lacks_tables(alias: str) -> bool:
+    """Return whether a database lacks the tables of the inbox. False if the database does not answer within some
+    seconds."""
+    from django.db import connections
+
+    facts = connections.settings[alias]
+    if facts["ENGINE"].endswith("sqlite3") and not Path(facts["NAME"]).exists():
+        return True
+    try:
+        with contextlib.closing(plugins.inbox_reader_opener()(url_of_inbox(alias))) as reader:
+            reader.look()
+    except InboxMissing:
+        return True
+    except RqCoreError:
+        return False
+    return False
+
+
+def url_of_inbox(value: str) -> str:
+    """Return the URL of the database with the inbox. ``value`` is that URL, the path of a file, or an alias in
+    DATABASES.
+
+    Django must be set up. Raises InvalidOption for a word alone that is neither an alias nor a file.
+    """
+    from django.conf import settings
+    from django.core.exceptions import ImproperlyConfigured
+
+    from rq_core.contrib.django.databases import database_url, is_bare_word
+
+    if value not in settings.DATABASES:
+        if is_bare_word(value) and not Path(value).exists():
+            known = ", ".join(settings.DATABASES)
+            must = f"must be a URL, a file, or an alias of DATABASES ({known})"
+            raise InvalidOption.of("inbox", value, must)
+        return value
+    try:
+        return database_url(value)
+    except ImproperlyConfigured as error:
+        raise InvalidOption.of("inbox", value, str(error)) from None

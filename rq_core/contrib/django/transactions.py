@@ -1,0 +1,86 @@
+"""Knows whether a transaction of a database is open, and warns of enqueues that do not follow it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+from django.db import connections
+
+from rq_core.app.handlers.outgoing import Outgoing
+from rq_core.errors import InboxMissing
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = ("enqueue", "enqueue_many")
+"""The ways by which a job goes to Redis at once."""
+_by_backend: Final = ContextVar("_by_backend", default=False)
+
+
+class InboxNotMigrated(InboxMissing):
+    """the database {alias!r} has no inbox. Create its tables with `python manage.py migrate --database {alias}`;
+    INSTALLED_APPS must have 'rq_core.contrib.django'. If the tables are there, the connection goes to another database,
+    or on PostgreSQL to another schema (search_path)."""
+
+    alias: str
+
+
+def is_in_transaction(alias: str) -> bool:
+    """Return whether a transaction of this thread's connection to a database is open."""
+    connection = connections[alias]
+    # A connection that is not open has no transaction, and is not opened for the question.
+    is_open = connection.connection is not None
+    return connection.in_atomic_block or (is_open and not connection.get_autocommit())
+
+
+@contextmanager
+def at_once_by_backend() -> Iterator[None]:
+    """Warn of no enqueue in the block: the backend of Django's own tasks has decided that the job goes at once."""
+    token = _by_backend.set(True)
+    try:
+        yield
+    finally:
+        _by_backend.reset(token)
+
+
+class TransactionWarning:
+    """Warns if a task of the project's App is enqueued at once while a transaction is open: ``app.outgoing`` calls it.
+
+    A worker may then run the job before the commit, and a rollback does not take the job back. Each task is named once
+    in a process. Django's own tasks are not named, since their backend decides about them.
+    """
+
+    def __init__(self, alias: str) -> None:
+        """``alias``: the database in DATABASES that has the App's inbox."""
+        self._alias = alias
+        self._named: set[str] = set()
+
+    def __call__(self, call: Outgoing) -> None:
+        """Log a warning for ``call`` if there is a reason for one. Adds no headers."""
+        if (
+            call.way in _AT_ONCE
+            and call.task not in self._named
+            and not _by_backend.get()
+            and self._is_in_program_transaction()
+        ):
+            self._named.add(call.task)
+            log.warning(
+                "task %s was enqueued at once inside a transaction of the database %r: a worker may run it before the"
+                " commit, and a rollback does not take it back. Enqueue it with the transaction, by .within(%r), or"
+                " after the commit, by transaction.on_commit",
+                call.task,
+                self._alias,
+                self._alias,
+            )
+
+    def _is_in_program_transaction(self) -> bool:
+        """Return whether a transaction is open that the program has begun. The one that Django's TestCase begins around
+        each test does not count."""
+        for each in connections.all(initialized_only=True):
+            if each.alias == self._alias and is_in_transaction(self._alias):
+                blocks = each.atomic_blocks
+                return not blocks or not all(getattr(of, "_from_testcase", False) for of in blocks)
+        return False
