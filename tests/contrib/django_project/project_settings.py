@@ -6,8 +6,6 @@ SHOP_DATABASES is a directory for SQLite files, or the user, host, port and data
 import os
 from typing import Any
 
-import django
-
 KIND, _, PLACE = os.environ["SHOP_DATABASES"].partition(":")
 
 
@@ -31,10 +29,7 @@ DATABASES = {
     "default": {**_database("default"), "ATOMIC_REQUESTS": True},
     "other": _database("other"),
 }
-_TASKS = "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
 INSTALLED_APPS = ["rq_core.contrib.django", "shop"]
-if _TASKS == "django_tasks":
-    INSTALLED_APPS.append("django_tasks")
 RQ_CORE = {
     "redis": os.environ["SHOP_REDIS"],
     "prefix": os.environ["SHOP_PREFIX"],

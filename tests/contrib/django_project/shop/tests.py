@@ -5,6 +5,7 @@ import atexit
 import datetime as dt
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -15,19 +16,22 @@ from unittest import mock
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
+from django.core.management.base import SystemCheckError
 from django.db import connections, transaction
 from django.test import TestCase, TransactionTestCase, override_settings
 from django.utils import timezone
 from sqlalchemy import create_engine
 
-from rq_core import App, Filter, ResultUnavailable, RqCoreError, testing
+from rq_core import App, Filter, InboxMissing, ResultUnavailable, RqCoreError, testing
 from rq_core.contrib.django import Backend, ClosingConnections, app, database_url
+from rq_core.contrib.django.checks import check_project_app
 from rq_core.contrib.django.django_tasks import InvalidTask, base, exceptions, signals
-from rq_core.contrib.django.setting_up import prepare_app, set_up
+from rq_core.contrib.django.setting_up import note_relay, prepare_app, set_up
 from rq_core.worker import Worker, WorkerOptions
 from shop.models import Order
 from shop.other_jobs import jobs
 from shop.tasks import (
+    count_apart,
     count_orders,
     fail,
     fail_once,
@@ -47,6 +51,8 @@ from sql_audit.mirror.service import run_mirror
 Status = base.TaskResultStatus
 _PLACE = Path(tempfile.mkdtemp())
 atexit.register(shutil.rmtree, _PLACE)
+WARNS = "rq_core.contrib.django.transactions"
+SETS_UP = "rq_core.contrib.django.setting_up"
 LOG = str(_PLACE / "audit.db")
 """The audit log of the tests that have one. A Redis has one log only."""
 set_up(os.environ["DJANGO_SETTINGS_MODULE"])
@@ -101,6 +107,34 @@ class Transactions(TransactionTestCase):
         in_memory = {"ENGINE": engine, "NAME": "file:memorydb_default?mode=memory&cache=shared"}
         with mock.patch.dict(connections.settings["default"], in_memory):
             self.assertIsNone(app.inbox_url)
+
+    def test_an_own_task_that_does_not_follow_the_transaction_gives_one_warning(self) -> None:
+        self.addCleanup(lambda: app.cancel_where(Filter(queue="own")))
+        with self.assertNoLogs(WARNS):
+            count_orders.enqueue()
+            with transaction.atomic("other"):
+                count_orders.enqueue()  # the App's inbox is in another database
+            with transaction.atomic():
+                count_orders.within("default").enqueue()
+                give_back.using(backend="at_once").enqueue(1)  # the setting says so
+                transaction.on_commit(count_orders.enqueue)
+        with connections["default"].cursor() as cursor:
+            cursor.execute("DELETE FROM rqc_inbox")
+        with self.assertLogs(WARNS) as logged, transaction.atomic():
+            count_orders.enqueue()
+            app.enqueue_many([count_orders.job()])
+        [line] = logged.output
+        self.assertIn("task count_orders was enqueued at once inside a transaction", line)
+        self.assertIn("of the database 'default'", line)
+        self.assertIn(".within('default')", line)
+
+    def test_a_missing_inbox_names_the_migration(self) -> None:
+        says = r"the database 'other' has no inbox.*`python manage.py migrate --database other`"
+        with self.assertRaisesRegex(InboxMissing, says), transaction.atomic("other"):
+            with connections["other"].cursor() as cursor:
+                cursor.execute("ALTER TABLE rqc_inbox RENAME TO no_inbox")
+            give_back.using(backend="other").enqueue(1)
+        self.assertEqual(0, rows("other"))
 
     def test_a_savepoint_that_is_rolled_back_takes_its_task_with_it(self) -> None:
         with transaction.atomic():
@@ -505,8 +539,98 @@ class Enclosed(TestCase):
         work_at = app.client.run(app.client.calls.reads.job(result.id))
         self.assertIsNone(work_at)
 
+    def test_the_transaction_of_a_test_gives_no_warning(self) -> None:
+        self.addCleanup(lambda: app.cancel_where(Filter(queue="own")))
+        with self.assertNoLogs(WARNS):
+            count_apart.enqueue()
+        with self.assertLogs(WARNS), transaction.atomic():
+            count_apart.enqueue()
+
 
 class Settings(TestCase):
+    def test_check_names_a_wrong_alias_in_tasks(self) -> None:
+        options = {"OPTIONS": {"database": "nowhere"}}
+        tasks = {"default": {**settings.TASKS["default"], **options}}
+        wrong = self.assertRaisesRegex(SystemCheckError, "rq_core.E001")
+        with self.settings(TASKS=tasks), wrong:
+            call_command("check")
+
+    def test_check_names_a_wrong_option_and_a_wrong_app_of_a_backend(self) -> None:
+        for name, value in (
+            ("max_attempts", "5"),
+            ("timeout", "soon"),
+            ("keep_result", "a day"),
+            ("audit_result", "all"),
+        ):
+            [error] = Backend("mail", {"OPTIONS": {name: value}}).check()
+            self.assertEqual("rq_core.E004", error.id)
+            self.assertIn("TASKS['mail']", error.msg)
+            self.assertIn(name, error.msg)
+        for app_option in ("shop.jbs:app", "shop.models:Order"):
+            [error] = Backend("mail", {"OPTIONS": {"app": app_option}}).check()
+            self.assertEqual("rq_core.E005", error.id)
+            self.assertIn(f"TASKS['mail']: the option app, '{app_option}'", error.msg)
+
+    def test_check_names_what_is_wrong_in_the_setting_of_the_app(self) -> None:
+        module = "rq_core.contrib.django.project_app"
+        own = settings.RQ_CORE
+        for wrong, says in (
+            (
+                {"inbox": "defualt"},
+                "RQ_CORE['inbox'] is 'defualt': that is no URL, no file, and no alias",
+            ),
+            (
+                {"server": 1},
+                "RQ_CORE has the unknown key 'server'; it may have redis, audit, inbox, prefix,",
+            ),
+            ({"max_payload": "1"}, "max_payload='1' is not valid"),
+            ({"redis": "redis://:a/b@host"}, "must be a URL"),
+        ):
+            with mock.patch.dict(sys.modules), self.settings(RQ_CORE={**own, **wrong}):
+                del sys.modules[module]
+                [error] = check_project_app()
+            self.assertEqual("rq_core.E003", error.id)
+            self.assertIn(says, error.msg)
+        with mock.patch.object(app, "redis_url", "127.0.0.1:7391"):
+            [error] = check_project_app()
+        self.assertIn("is '127.0.0.1:7391', which is no URL of a server", error.msg)
+        for url in (
+            "redis://h",
+            "rediss+sentinel://h/s",
+            "redis+cluster://h",
+            "unix:///s",
+            "embedded://",
+        ):
+            with mock.patch.object(app, "redis_url", url):
+                self.assertEqual([], list(check_project_app()))
+
+    def test_a_worker_without_a_relay_says_so_once(self) -> None:
+        note_relay(None)
+        with self.assertLogs(SETS_UP) as logged:
+            prepare_app(app)
+        [line] = logged.output
+        self.assertIn("no relay runs beside this worker", line)
+        self.assertIn("the database 'default' and the database 'other'", line)
+        self.assertIn("`--inbox default`", line)
+        note_relay("default")
+        with self.assertNoLogs(SETS_UP):
+            prepare_app(app)  # it has a relay
+            prepare_app(app)  # as a process of the worker's does
+            note_relay(None)
+            prepare_app(App())  # another App has no inbox
+
+    def test_a_worker_whose_relay_has_no_tables_names_the_migration(self) -> None:
+        file = _PLACE / "empty.sqlite3"
+        empty = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(file)}
+        with mock.patch.dict(connections.settings["other"], empty):
+            for _ in range(2):
+                note_relay("other")
+                with self.assertLogs(SETS_UP) as logged:
+                    prepare_app(app)
+                [line] = logged.output
+                self.assertIn("`python manage.py migrate --database other`", line)
+                file.touch()
+
     def test_the_system_checks_of_django_name_each_fault(self) -> None:
         fine = Backend("default", {})
         unknown = Backend("default", {"OPTIONS": {"database": "nowhere"}})
