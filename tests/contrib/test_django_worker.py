@@ -99,8 +99,11 @@ def test_supervised_workers_and_isolated_handlers_have_django(
 BROKEN = {
     "no_such.settings": "must be a module of settings, as shop.settings; there is no module no_such",
     "broken_settings": "module 'broken_settings' cannot be imported: ZeroDivisionError: division by zero",
-    "odd_settings": "RQ_CORE has an argument that App does not take",
+    "odd_settings": "RQ_CORE has the unknown key 'server'; it may have redis, audit, inbox, prefix, ",
     "odd_tasks": "TASKS['default'] has the unknown option 'retries'",
+    "lost_settings": "module 'lost.tasks' cannot be imported: ModuleNotFoundError: No module named 'no_such'",
+    "odd_syntax": "module 'syntax.tasks' cannot be imported: SyntaxError",
+    "no_alias": "RQ_CORE['inbox'] is 'defualt': that is no URL, no file, and no alias of DATABASES",
 }
 
 
@@ -109,6 +112,15 @@ def test_settings_that_cannot_be_used_give_one_line(settings: str, tmp_path: Pat
     (tmp_path / "broken_settings.py").write_text("1 / 0\n")
     common = "INSTALLED_APPS = ['rq_core.contrib.django']\nSECRET_KEY = 'x'\n"
     (tmp_path / "odd_settings.py").write_text(common + "RQ_CORE = {'server': 'redis://x'}\n")
+    (tmp_path / "no_alias.py").write_text(common + "RQ_CORE = {'inbox': 'defualt'}\n")
+    for app, name, tasks in (
+        ("lost", "lost_settings", "import no_such"),
+        ("syntax", "odd_syntax", "a b"),
+    ):
+        (tmp_path / f"{name}.py").write_text(common + f"INSTALLED_APPS.append('{app}')\n")
+        (tmp_path / app).mkdir()
+        (tmp_path / app / "__init__.py").touch()
+        (tmp_path / app / "tasks.py").write_text(f"{tasks}\n")
     backend = "{'BACKEND': 'rq_core.contrib.django.Backend', 'OPTIONS': {'retries': 1}}"
     (tmp_path / "odd_tasks.py").write_text(f"{common}TASKS = {{'default': {backend}}}\n")
 
