@@ -96,6 +96,59 @@ def test_supervised_workers_and_isolated_handlers_have_django(
     assert 5 == json.loads(command("result", back, *told).stdout)["value"]
 
 
+INSTRUMENTOR = """
+class DjangoInstrumentor:
+    def instrument(self):
+        pass
+"""
+TRACED = """
+import asyncio, threading
+from django.test import Client
+from opentelemetry import trace
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from rq_core.contrib.django import app, database_url
+from rq_core.worker import Worker, WorkerOptions
+from sql_audit.inbox.service import run_relay
+
+ended = InMemorySpanExporter()
+trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(ended))
+with trace.get_tracer("request").start_as_current_span("POST /orders"):
+    Client(headers={"host": "localhost"}).post("/orders", {"to": "a@b.c"})
+run_relay(app.redis_url, app.prefix, database_url("default"), stop=threading.Event(), once=True)
+asyncio.run(Worker(app, WorkerOptions(queues=("mail", "statistics"), burst=True)).run())
+spans = ended.get_finished_spans()
+print(repr((len({span.context.trace_id for span in spans}), sorted(span.name for span in spans))))
+"""
+
+
+def test_the_traced_example_of_the_page_has_one_trace_from_the_request_to_the_tasks(
+    tmp_path: Path, valkey: RedisServer
+) -> None:
+    package = tmp_path / "opentelemetry" / "instrumentation" / "django"
+    package.mkdir(parents=True)
+    # The package that makes the span of a request is not among the dependencies of the tests.
+    (package / "__init__.py").write_text(INSTRUMENTOR)
+    traced = "from shop.settings import *\nINSTALLED_APPS = ['rq_core.contrib.django', 'shop.traced.ShopConfig']\n"
+    prefix = f"RQ_CORE = {{**RQ_CORE, 'prefix': 't{uuid.uuid4().hex[:8]}'}}\n"
+    (tmp_path / "traced_settings.py").write_text(traced + prefix)
+    variables = {
+        "DJANGO_SETTINGS_MODULE": "traced_settings",
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}",
+        "RQ_CORE_REDIS_URL": valkey.url,
+        "SHOP_DATABASE": str(tmp_path / "shop.sqlite3"),
+    }
+    manage(SHOP, variables, "migrate")
+    seen = manage(SHOP, variables, "shell", "--no-imports", "-c", TRACED).splitlines()
+
+    tasks = ("count", "shop.tasks.send")
+    names = [
+        "POST /orders",
+        *(f"{verb} {task}" for verb in ("enqueue", "process") for task in tasks),
+    ]
+    assert repr((1, names)) in seen
+
+
 BROKEN = {
     "no_such.settings": "must be a module of settings, as shop.settings; there is no module no_such",
     "broken_settings": "module 'broken_settings' cannot be imported: ZeroDivisionError: division by zero",
