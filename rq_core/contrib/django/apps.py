@@ -28,5 +28,5 @@ class RqCoreConfig(AppConfig):
             with contextlib.suppress(ImproperlyConfigured):
                 from rq_core.contrib.django import django_tasks
 
-                django_tasks.prepare()
+                django_tasks.register_app_parts()
         autodiscover_modules("tasks")

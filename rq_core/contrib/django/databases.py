@@ -71,7 +71,7 @@ def is_bare_word(text: str) -> bool:
     return _WORD.fullmatch(text) is not None
 
 
-def check_place(given: str, of: str) -> None:
+def check_inbox_setting(given: str, of: str) -> None:
     """Raise ImproperlyConfigured if a text that is no alias in DATABASES is no place of a database either.
 
     A place is a URL, or the path of a file. A word alone counts as a path only if there is such a file: it is a

@@ -46,7 +46,7 @@ def signals() -> Any:
     return _part(".signals")
 
 
-def prepare() -> None:
+def register_app_parts() -> None:
     """Let ``manage.py check`` check TASKS, and let ``override_settings`` replace TASKS in tests.
 
     Django 6.0 does so by itself. For an older Django, the app ``django_tasks`` does so if INSTALLED_APPS has it; many

@@ -21,7 +21,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from rq_core.app.app import App
-from rq_core.contrib.django.databases import ClosingConnections, check_place, database_url
+from rq_core.contrib.django.databases import ClosingConnections, check_inbox_setting, database_url
 from rq_core.contrib.django.transactions import TransactionWarning
 
 
@@ -69,7 +69,7 @@ def _project_app() -> App:
     if has_alias:
         database_url(inbox)  # raises ImproperlyConfigured if it can have no inbox
     elif isinstance(inbox, str):
-        check_place(inbox, "RQ_CORE['inbox']")
+        check_inbox_setting(inbox, "RQ_CORE['inbox']")
     made = _ProjectApp(**given)
     made.around(ClosingConnections)
     if has_alias:

@@ -21,7 +21,7 @@ SETTINGS_VARIABLE: Final = "DJANGO_SETTINGS_MODULE"
 APP: Final = "rq_core.contrib.django:app"
 """The project's App, as the target of a worker."""
 _relays: Final[list[str]] = []
-"""What note_relay has noted: at most one inbox."""
+"""The inbox that note_relay has noted; at most one, and empty text for no relay."""
 
 
 def note_relay(inbox: str | None) -> None:
@@ -124,7 +124,7 @@ def _warn_of_inboxes(app: App, relayed: str) -> None:
             shown = " and ".join(f"the database {each!r}" for each in inboxes)
             log.warning(
                 "no relay runs beside this worker: jobs in the inbox of %s wait until another process hands them over."
-                " If there is none, add `--inbox %s`",
+                " If no process does, add `--inbox %s`",
                 shown,
                 inboxes[0],
             )
