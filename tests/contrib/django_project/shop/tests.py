@@ -110,13 +110,14 @@ class Transactions(TransactionTestCase):
 
     def test_an_own_task_that_does_not_follow_the_transaction_gives_one_warning(self) -> None:
         self.addCleanup(lambda: app.cancel_where(Filter(queue="own")))
+        self.addCleanup(lambda: app.cancel_where(Filter(queue="default")))
         with self.assertNoLogs(WARNS):
             count_orders.enqueue()
             with transaction.atomic("other"):
                 count_orders.enqueue()  # the App's inbox is in another database
             with transaction.atomic():
                 count_orders.within("default").enqueue()
-                give_back.using(backend="at_once").enqueue(1)  # the setting says so
+                fail_once.using(backend="at_once").enqueue()  # the setting says so
                 transaction.on_commit(count_orders.enqueue)
         with connections["default"].cursor() as cursor:
             cursor.execute("DELETE FROM rqc_inbox")
