@@ -122,6 +122,7 @@ print(repr((len({span.context.trace_id for span in spans}), sorted(span.name for
 """
 
 
+@pytest.mark.slow
 def test_the_traced_example_of_the_page_has_one_trace_from_the_request_to_the_tasks(
     tmp_path: Path, valkey: RedisServer
 ) -> None:
