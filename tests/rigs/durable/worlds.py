@@ -14,6 +14,8 @@ import click
 
 from tests.rigs.durable.checker import Verdict, World, explore
 from tests.rigs.durable.emptying import Emptying
+from tests.rigs.durable.family import Budget
+from tests.rigs.durable.joins import Joins
 from tests.rigs.durable.waits import SLEEP, STEP, TIMED, WAIT, Waits
 
 MOST: Final = 2_000_000
@@ -54,6 +56,41 @@ OF_BOXES: Final = (
     "load without the fence",
 )
 
+OF_SIGNALS: Final = (
+    "park does not look into the box",
+    "signal does not wake",
+    "the look reads forwards",
+    "the first child of a call gives the signal",
+    "the signal is sent before the end",
+    "the parent counts the signals",
+    "a join before the last child",
+    "a result is saved without its index",
+)
+OF_JOINS: Final = (
+    "a wait has no time",
+    "children are enqueued before the box has its life",
+    "each claim has children of its own",
+    "an id that has succeeded is not remembered",
+    "results are not saved",
+    "the outcomes of failed children are not saved",
+)
+OF_CANCELLED_CHILDREN: Final = ("a later run enqueues without a look",)
+OF_STALE_PARENTS: Final = ("save without the fence", "park without the fence")
+OF_REQUEUES: Final = (
+    "a requeue leaves the dead children",
+    "the parent is requeued before its children",
+    "outcomes are saved although too few succeeded",
+)
+OF_CANCELS: Final = (
+    "a cancel leaves the children",
+    "the worker of a cancelled parent cancels nobody",
+    "children that are being enqueued are left out",
+)
+OF_LOST_CHILDREN: Final = (
+    "nobody restores the lost children",
+    "a child that is gone counts as a success",
+)
+
 SHORT: Final[dict[str, Kind]] = {
     "a step and two waits": Kind(
         lambda planted: Waits(planted, program=(STEP, WAIT, TIMED)), OF_WAITS
@@ -66,6 +103,36 @@ SHORT: Final[dict[str, Kind]] = {
         OF_FAILOVERS,
     ),
     "a box is emptied": Kind(lambda planted: Emptying(planted), OF_BOXES),
+    "a join by signals alone": Kind(
+        lambda planted: Joins(planted, Budget(deaths=1), needed=1, looks=False), OF_SIGNALS
+    ),
+    "a join, and a killed worker": Kind(
+        lambda planted: Joins(
+            planted, Budget(crashes=1, deaths=1, single=1, forgets=1), needed=1, tells=False
+        ),
+        OF_JOINS,
+    ),
+    "a join, and a stale worker": Kind(
+        lambda planted: Joins(planted, Budget(leases=1, deaths=1, single=1), needed=1, tells=False),
+        OF_STALE_PARENTS,
+    ),
+    "a join with a cancelled child": Kind(
+        lambda planted: Joins(planted, Budget(crashes=1, cancels=1), needed=1, tells=False),
+        OF_CANCELLED_CHILDREN,
+    ),
+    "a family is requeued": Kind(
+        lambda planted: Joins(planted, Budget(deaths=1, requeues=1), tells=False), OF_REQUEUES
+    ),
+    "a family is cancelled": Kind(
+        lambda planted: Joins(planted, Budget(families=1), tells=False), OF_CANCELS
+    ),
+    "a join, and a failover of the parent": Kind(
+        lambda planted: Joins(planted, Budget(parent_fails=1), tells=False), OF_FAILOVERS
+    ),
+    "a join, and a failover of the children": Kind(
+        lambda planted: Joins(planted, Budget(children_fail=1, requeues=1), tells=False),
+        OF_LOST_CHILDREN,
+    ),
 }
 """The worlds that the tests search."""
 
