@@ -382,6 +382,18 @@ def test_a_document_that_no_flow_can_have_made_is_no_graph(
         read_graph(document)
 
 
+def test_a_node_that_takes_the_result_of_a_node_not_before_it_is_no_graph(app: App) -> None:
+    with app.flow("f") as flow:
+        first = flow.add(call(app, 1))
+        flow.add(call(app, [first.value]))
+        flow.add(call(app, 3))
+    document = json.loads(flow.job().args_json)["graph"]
+    document["nodes"][2]["calls"][0].update(args={"n": None}, fills=[[["n"], 0]])
+
+    with pytest.raises(ValueError, match="a call takes what is not before it"):
+        read_graph(document)
+
+
 @pytest.mark.parametrize("document", [None, 7, [], "x", {}, {"nodes": [[]]}])
 def test_any_other_value_is_no_graph(document: Any) -> None:
     with pytest.raises(ValueError, match="it is no graph of a flow"):

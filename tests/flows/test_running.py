@@ -27,7 +27,9 @@ from rq_core.app.flows import graph as graphs
 from rq_core.errors import InvalidOption, JobFailed, NoCurrentJob
 from rq_core.model.durable.children import children_in
 from rq_core.model.job import NewJob
+from rq_core.protocol.calls.families import Families
 from rq_core.signals import InvalidFlow
+from rq_core.worker.settlement import Settlement, calls_of, claim_call
 
 ONCE = RetryPolicy(max_attempts=1)
 
@@ -320,6 +322,97 @@ def test_the_error_of_a_flow_names_the_next_commands(work: Work, fake: testing.F
     assert error.endswith(
         f". `rq-core children {run.id} --failed` lists what failed, `rq-core requeue {run.id}` runs it again"
     )
+
+
+def test_all_nodes_behind_a_failure_are_skipped(work: Work, fake: testing.Fake) -> None:
+    work.bad.add("bad")
+    run = chain(*(work.call(each) for each in ("bad", "second", "third"))).enqueue(queue="flows")
+    fake.drain()
+
+    assert ["failed", "skipped", "skipped"] == [each.state for each in run.nodes().values()]
+
+
+def test_a_flow_that_drains_waits_for_the_other_children_of_a_failed_map(
+    work: Work, fake: testing.Fake
+) -> None:
+    work.bad.add("bad")
+    with work.app.flow("drain") as flow:
+        later = work.task.with_options(queue="later")
+        flow.map([work.call("bad"), later.call("good")])
+    run = flow.enqueue(queue="flows")
+    for queue in ("flows", "work"):
+        fake.drain(queue)
+    fake.advance(10)
+    fake.drain("flows")
+
+    assert ("parked", NodeState("runs", 0, 1, 2)) == (run.state(), run.nodes()["work"])
+    fake.drain()
+    assert ("dead", ["bad", "good"]) == (run.state(), work.did)
+    assert NodeState("failed", 1, 1, 2) == run.nodes()["work"]
+
+
+def stopped_flow(work: Work, fake: testing.Fake) -> FlowRun[Any]:
+    """Return a flow of which node ``bad`` has failed and node ``other`` was cancelled before it ran. Its job is
+    dead."""
+    with work.app.flow("cancel", on_failure="cancel") as flow:
+        flow.add(work.call("bad"), name="bad")
+        flow.add(work.task.with_options(queue="later").call("other"), name="other")
+    work.bad.add("bad")
+    run = flow.enqueue(queue="flows")
+    for queue in ("flows", "work", "flows", "flows"):
+        fake.drain(queue)
+        fake.advance(10)
+    assert ("dead", "stopped") == (run.state(), run.nodes()["other"].state)
+    return run
+
+
+def test_a_child_that_is_cancelled_after_a_retry_fails_its_node(
+    work: Work, fake: testing.Fake
+) -> None:
+    """The flow has cancelled the child of this node before the retry, and not after it."""
+    run = stopped_flow(work, fake)
+    work.bad.clear()
+    run.retry()
+    fake.drain("work")
+    fake.drain("flows")
+    (child,) = fake.enqueued("later")
+    work.app.client.run(work.app.client.calls.admin.cancel("later", [child.id]))
+    fake.advance(10)
+    fake.drain("flows")
+
+    assert ("dead", ["bad", "bad"]) == (run.state(), work.did)
+    assert ["done", "failed"] == [each.state for each in run.nodes().values()]
+
+
+def test_a_child_that_dies_while_its_flow_stops_has_failed(
+    work: Work, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flow has cancelled only the third of its children."""
+    with work.app.flow("cancel", on_failure="cancel") as flow:
+        for name, queue in (("bad", "work"), ("worse", "soon"), ("other", "later")):
+            flow.add(work.task.with_options(queue=queue).call(name), name=name)
+    work.bad.add("bad")
+    run = flow.enqueue(queue="flows")
+    fake.drain("flows")
+    fake.drain("work")
+    cancel = Families.cancel
+
+    def late(families: Families, queue: str, ids: Any, **words: Any) -> Any:
+        if queue == "soon":
+            # The child dies just before the flow cancels it.
+            client = work.app.client
+            ends = [Settlement(c, "final") for c in client.run(claim_call("soon", "w-2", 1)).jobs]
+            for call, _ in calls_of("w-2", ends):
+                client.run(call)
+        return cancel(families, queue, ids, **words)
+
+    monkeypatch.setattr(Families, "cancel", late)
+    fake.drain("flows")
+    fake.advance(10)
+    fake.drain("flows")
+
+    assert ("dead", ["bad"]) == (run.state(), work.did)
+    assert ["failed", "failed", "stopped"] == [each.state for each in run.nodes().values()]
 
 
 def test_a_map_fails_with_fewer_than_min_success(work: Work, fake: testing.Fake) -> None:

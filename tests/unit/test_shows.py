@@ -161,6 +161,25 @@ async def test_chunks_that_could_not_be_sent_are_sent_again_with_their_numbers(
     assert client.sent == [("chunk", 1, "one"), ("chunk", 2, "two")]
 
 
+async def test_chunks_that_come_while_a_call_fails_are_sent_behind_those_of_the_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shows, "AGAIN_S", 0.2)
+    client = Client()
+    _, job = made(client)
+    client.answers, client.is_away = asyncio.Event(), True
+    job.emit("one")
+    await wait_until_async(lambda: client.asked > 0, "the call is under way")
+    job.emit("two")
+    client.answers.set()
+    await asyncio.sleep(0)  # The call fails before the timer of the second chunk is due.
+    await asyncio.sleep(0)
+    client.is_away = False
+    await wait_until_async(lambda: bool(client.calls), "it is sent")
+
+    assert client.sent == [("chunk", 1, "one"), ("chunk", 2, "two")]
+
+
 async def test_a_progress_that_could_not_be_sent_is_sent_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

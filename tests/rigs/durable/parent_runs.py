@@ -136,7 +136,9 @@ class ParentRuns(Searched[History]):
             cancels = worker._replace(does="orphans", found=NONE)
             return cancels, history._replace(parent=moved(parent, "cancelled"))
         self.judge_death(history, worker)
-        return None, history._replace(parent=moved(parent, "dead"))
+        # The end of a claim puts nothing back, either.
+        kept = history.kept if parent.box.life else 0
+        return None, history._replace(parent=moved(parent, "dead"), kept=kept)
 
     def goes_unfenced(self, parent: Parent, does: str) -> bool:
         if parent.state in OVER:

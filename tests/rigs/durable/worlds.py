@@ -138,6 +138,39 @@ SHORT: Final[dict[str, Kind]] = {
 
 WORLDS: Final[dict[str, Kind]] = {
     **SHORT,
+    "a join, with killed and stale workers": Kind(
+        lambda planted: Joins(
+            planted,
+            Budget(crashes=1, leases=1, deaths=1, single=1, forgets=1),
+            needed=1,
+            tells=False,
+        ),
+        (*OF_JOINS, *OF_STALE_PARENTS),
+    ),
+    "a join with signals, and a stale worker": Kind(
+        lambda planted: Joins(planted, Budget(leases=1, deaths=1, single=1), needed=1),
+        OF_STALE_PARENTS,
+    ),
+    "a requeue with signals, and killed workers": Kind(
+        lambda planted: Joins(planted, Budget(crashes=1, kills=1, deaths=1, requeues=1)),
+        OF_REQUEUES,
+    ),
+    "a cancel with signals, and killed child workers": Kind(
+        lambda planted: Joins(planted, Budget(families=1, deaths=1, kills=1), needed=1), OF_CANCELS
+    ),
+    "a join with signals, and a failover of the parent": Kind(
+        lambda planted: Joins(planted, Budget(parent_fails=1)), OF_FAILOVERS
+    ),
+    "a join with signals, and a failover of the children": Kind(
+        lambda planted: Joins(planted, Budget(children_fail=1, requeues=2, deaths=1)),
+        OF_LOST_CHILDREN,
+    ),
+    "a join, and failovers of both": Kind(
+        lambda planted: Joins(
+            planted, Budget(parent_fails=1, children_fail=1, requeues=1), tells=False
+        ),
+        (*OF_FAILOVERS, *OF_LOST_CHILDREN),
+    ),
     "a step, two waits and a sleep": Kind(lambda planted: Waits(planted), (*OF_WAITS, *OF_SLEEPS)),
     "a step and two waits, and a failover": Kind(
         lambda planted: Waits(planted, fails_over=True, program=(STEP, WAIT, TIMED)), OF_FAILOVERS

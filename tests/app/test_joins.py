@@ -1,0 +1,155 @@
+"""Joins of durable jobs: what each child gets from its parent, and the order in which children are read and revived."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from rq_core import App, Cap, RetryPolicy, durable, testing
+from rq_core.app.durable import children as launches
+from rq_core.app.durable.items import KEEP_MS, least
+from rq_core.model.keys import queue_keys
+from rq_core.model.result_encoding import pack_result
+from rq_core.protocol.engine.plan import Plan
+from rq_core.worker.child_ends import calls_for, parents_of
+from rq_core.worker.settlement import Settlement, calls_of, claim_call
+
+ONCE = RetryPolicy(max_attempts=1)
+
+
+@pytest.fixture
+def app() -> App:
+    return App()
+
+
+@pytest.fixture
+def fake(app: App) -> Iterator[testing.Fake]:
+    with testing.fake(app) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("share", "count", "needed"),
+    [(0.5, 3, 2), (0.95, 100, 95), (0.07, 100, 7), (0.0, 3, 0), (1.0, 3, 3), (0.01, 3, 1)],
+)
+def test_the_number_of_children_that_must_succeed_is_a_share_rounded_up(
+    share: float, count: int, needed: int
+) -> None:
+    assert needed == least("pages", share, count)
+
+
+def test_a_child_waits_for_a_full_scope_whose_cap_rejects_jobs(
+    app: App, fake: testing.Fake
+) -> None:
+    did: list[Any] = []
+
+    @app.task(queue="pages", retry=ONCE, caps=[Cap(1, per="tenant", on_full="reject")])
+    def render(n: int, tenant: str = "acme") -> int:
+        return n
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        did.append((await durable().map("pages", [render.call(n) for n in range(3)])).values())
+
+    app.apply_settings()
+    order.enqueue()
+
+    assert ["succeeded"] == [ran.outcome for ran in fake.drain() if ran.queue == "orders"][-1:]
+    assert [[0, 1, 2]] == did
+
+
+def test_a_child_keeps_its_result_for_as_long_as_its_task_says_if_this_is_longer_than_a_day(
+    app: App, fake: testing.Fake
+) -> None:
+    @app.task(queue="pages", retry=ONCE, keep_result=3 * KEEP_MS / 1000)
+    def render() -> int:
+        return 7
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        await durable().run(render.call())
+
+    handle = order.enqueue()
+    fake.drain("orders")
+    found = app.client.run(app.client.calls.families.children(handle.id, ["orders"]))
+    assert found is not None
+    (child,) = found
+    fake.drain("pages")
+    fake.advance(2 * KEEP_MS / 1000)
+
+    ends = app.client.run(app.client.calls.endings.look("pages", [child.id]))
+    assert "Succeeded" == type(ends[child.id]).__name__
+
+
+def end_in_one_call(app: App, queue: str) -> None:
+    """End all jobs of a queue in one call, and signal that to their parents, as a worker does."""
+    claimed = app.client.run(claim_call(queue, "w-2", 10)).jobs
+    ends = [
+        Settlement(claim, "complete", value=pack_result(str(n), "digest"))
+        for n, claim in enumerate(claimed)
+    ]
+    ((call, _),) = calls_of("w-2", ends)
+    outcomes = app.client.run(call)
+    for told in calls_for(parents_of(ends, outcomes), "w-2"):
+        app.client.run(told)
+
+
+def test_a_parent_that_reads_while_one_call_ends_its_children_is_woken(
+    app: App, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the children that end in one call, only the last gives a signal. So the parent must wait for the last."""
+    did: list[Any] = []
+
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> int:
+        raise AssertionError("the test ends it")
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        did.append((await durable().map("pages", [render.call(n) for n in range(2)])).values())
+
+    look = launches._look
+
+    def looking(queue: str, ids: Sequence[str], calls: Any) -> Plan[dict[str, Any]]:
+        # The page of each read has one child, and both children end between the first two pages.
+        found = yield from look(queue, ids[:1], calls)
+        if "read" not in did:
+            did.append("read")
+            end_in_one_call(app, "pages")
+        return found | (yield from look(queue, ids[1:], calls))
+
+    monkeypatch.setattr(launches, "_look", looking)
+    order.enqueue()
+
+    fake.drain("orders")
+
+    assert ["read", [0, 1]] == did
+
+
+def test_a_requeue_of_a_parent_revives_its_children_first(app: App, fake: testing.Fake) -> None:
+    """A parent that runs before its children are alive again fails again at once."""
+    states: list[str] = []
+
+    @app.task(queue="pages", retry=ONCE)
+    def render() -> None:
+        raise ValueError("no")
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        await durable().run(render.call())
+
+    handle = order.enqueue()
+    fake.drain()
+    client = app.client
+
+    def verb(ids: Sequence[str]) -> Plan[dict[str, str]]:
+        lines = yield from client.calls.delivery.ask([["HVALS", queue_keys("pages")("state")]])
+        states.extend(line.partition(" ")[0] for line in lines[0])
+        return (yield from client.calls.admin.requeue("orders", ids))
+
+    found = client.run(client.calls.families.requeue_by(verb, "orders", [handle.id]))
+
+    assert {handle.id: "requeued"} == found
+    assert ["ready"] == states
