@@ -1,4 +1,4 @@
-"""Joins of durable jobs: what each child gets from its parent, and the order in which children are read and revived."""
+"""Joins of durable jobs: the options of children, and the order in which their ends are read and they are requeued."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_child_waits_for_a_full_scope_whose_cap_rejects_jobs(
     assert [[0, 1, 2]] == did
 
 
-def test_a_child_keeps_its_result_for_as_long_as_its_task_says_if_this_is_longer_than_a_day(
+def test_a_child_keeps_its_result_for_longer_than_a_day_if_its_task_asks_for_that(
     app: App, fake: testing.Fake
 ) -> None:
     @app.task(queue="pages", retry=ONCE, keep_result=3 * KEEP_MS / 1000)
@@ -78,6 +78,7 @@ def test_a_child_keeps_its_result_for_as_long_as_its_task_says_if_this_is_longer
     (child,) = found
     fake.drain("pages")
     fake.advance(2 * KEEP_MS / 1000)
+    fake.drain("pages")  # A claim forgets what is over.
 
     ends = app.client.run(app.client.calls.endings.look("pages", [child.id]))
     assert "Succeeded" == type(ends[child.id]).__name__
@@ -99,7 +100,7 @@ def end_in_one_call(app: App, queue: str) -> None:
 def test_a_parent_that_reads_while_one_call_ends_its_children_is_woken(
     app: App, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the children that end in one call, only the last gives a signal. So the parent must wait for the last."""
+    """Only the last of the children that end in one call gives a signal. So the parent must wait for the last one."""
     did: list[Any] = []
 
     @app.task(queue="pages", retry=ONCE)
@@ -128,7 +129,7 @@ def test_a_parent_that_reads_while_one_call_ends_its_children_is_woken(
     assert ["read", [0, 1]] == did
 
 
-def test_a_requeue_of_a_parent_revives_its_children_first(app: App, fake: testing.Fake) -> None:
+def test_a_requeue_of_a_parent_requeues_its_children_first(app: App, fake: testing.Fake) -> None:
     """A parent that runs before its children are alive again fails again at once."""
     states: list[str] = []
 

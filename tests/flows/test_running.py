@@ -352,8 +352,7 @@ def test_a_flow_that_drains_waits_for_the_other_children_of_a_failed_map(
 
 
 def stopped_flow(work: Work, fake: testing.Fake) -> FlowRun[Any]:
-    """Return a flow of which node ``bad`` has failed and node ``other`` was cancelled before it ran. Its job is
-    dead."""
+    """Return a dead flow. Its node ``bad`` has failed, and its node ``other`` was cancelled before it ran."""
     with work.app.flow("cancel", on_failure="cancel") as flow:
         flow.add(work.call("bad"), name="bad")
         flow.add(work.task.with_options(queue="later").call("other"), name="other")

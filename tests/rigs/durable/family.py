@@ -22,7 +22,7 @@ Children = tuple[tuple[tuple[int, int], str], ...]
 
 
 class Box(NamedTuple):
-    """What a parent has saved, in Redis or in the memory of a worker."""
+    """The entries that a parent has saved, in Redis or in the memory of a worker."""
 
     life: int = 0
     """The id of the box; 0: there is none."""
@@ -72,7 +72,7 @@ class Teller(NamedTuple):
 
 
 class Operator(NamedTuple):
-    """Somebody who cancels or requeues the family."""
+    """An operator who cancels or requeues the family."""
 
     verb: str
     does: str

@@ -32,7 +32,7 @@ class Joins(ParentRuns):
     """The world of one family.
 
     ``needed`` is how many children must succeed. With ``looks``, a parent also looks by itself, when the time of its
-    wait is over. Without, only signals wake it. Without ``tells``, no worker lives long enough to signal the end
+    wait is over. Without, only signals wake it. Without ``signals``, no worker lives long enough to signal the end
     of a child.
     """
 
@@ -43,11 +43,11 @@ class Joins(ParentRuns):
         *,
         needed: int = CHILDREN,
         looks: bool = True,
-        tells: bool = True,
+        signals: bool = True,
     ) -> None:
         super().__init__(planted, budget, needed)
         self.looks = looks and not self.has("a wait has no time")
-        self.tells = tells
+        self.signals = signals
 
     def start(self) -> History:
         parent = Parent()
@@ -55,7 +55,8 @@ class Joins(ParentRuns):
         return History(parent, (), (), (), None, self.budget, past=past)
 
     def is_end(self, history: History) -> bool:
-        return history.parent.state in OVER
+        state = history.parent.state
+        return state in OVER or (state == "dead" and not self.budget.requeues)
 
     def steps(self, history: History) -> Iterator[tuple[bool, History]]:
         yield from self.of_parent(history)
@@ -106,7 +107,7 @@ class Joins(ParentRuns):
         budget = history.budget
         result = RESULTS[bool(self.budget.children_fail and not budget.children_fail)]
         alive = [place for place, state in history.children if state == ALIVE]
-        may_tell = len(history.tellers) < CHILDREN or not self.tells
+        may_tell = len(history.tellers) < CHILDREN or not self.signals
         for life, at in alive:
             if may_tell:
                 yield True, self.ended(history, life, (at,), result)
@@ -145,7 +146,7 @@ class Joins(ParentRuns):
         else:
             for each in which:
                 children = with_child(children, life, each, outcome)
-        if not self.tells:
+        if not self.signals:
             return history._replace(children=children)
         tellers = tuple(sorted((*history.tellers, Teller(life, at, does))))
         return history._replace(children=children, tellers=tellers)

@@ -48,7 +48,7 @@ class ParentRuns(Searched[History]):
         )
 
     def new_life(self, history: History) -> int:
-        """Return a life that nobody knows."""
+        """Return the smallest life that no box, worker or child has."""
         if history.kept:
             raise Unsafe("a second family, although the claim of the first survived the failover")
         known = {history.parent.box.life, *(each.box.life for each in history.workers)}

@@ -108,29 +108,31 @@ SHORT: Final[dict[str, Kind]] = {
     ),
     "a join, and a killed worker": Kind(
         lambda planted: Joins(
-            planted, Budget(crashes=1, deaths=1, single=1, forgets=1), needed=1, tells=False
+            planted, Budget(crashes=1, deaths=1, single=1, forgets=1), needed=1, signals=False
         ),
         OF_JOINS,
     ),
     "a join, and a stale worker": Kind(
-        lambda planted: Joins(planted, Budget(leases=1, deaths=1, single=1), needed=1, tells=False),
+        lambda planted: Joins(
+            planted, Budget(leases=1, deaths=1, single=1), needed=1, signals=False
+        ),
         OF_STALE_PARENTS,
     ),
     "a join with a cancelled child": Kind(
-        lambda planted: Joins(planted, Budget(crashes=1, cancels=1), needed=1, tells=False),
+        lambda planted: Joins(planted, Budget(crashes=1, cancels=1), needed=1, signals=False),
         OF_CANCELLED_CHILDREN,
     ),
     "a family is requeued": Kind(
-        lambda planted: Joins(planted, Budget(deaths=1, requeues=1), tells=False), OF_REQUEUES
+        lambda planted: Joins(planted, Budget(deaths=1, requeues=1), signals=False), OF_REQUEUES
     ),
     "a family is cancelled": Kind(
-        lambda planted: Joins(planted, Budget(families=1), tells=False), OF_CANCELS
+        lambda planted: Joins(planted, Budget(families=1), signals=False), OF_CANCELS
     ),
     "a join, and a failover of the parent": Kind(
-        lambda planted: Joins(planted, Budget(parent_fails=1), tells=False), OF_FAILOVERS
+        lambda planted: Joins(planted, Budget(parent_fails=1), signals=False), OF_FAILOVERS
     ),
     "a join, and a failover of the children": Kind(
-        lambda planted: Joins(planted, Budget(children_fail=1, requeues=1), tells=False),
+        lambda planted: Joins(planted, Budget(children_fail=1, requeues=1), signals=False),
         OF_LOST_CHILDREN,
     ),
 }
@@ -143,7 +145,7 @@ WORLDS: Final[dict[str, Kind]] = {
             planted,
             Budget(crashes=1, leases=1, deaths=1, single=1, forgets=1),
             needed=1,
-            tells=False,
+            signals=False,
         ),
         (*OF_JOINS, *OF_STALE_PARENTS),
     ),
@@ -166,10 +168,8 @@ WORLDS: Final[dict[str, Kind]] = {
         OF_LOST_CHILDREN,
     ),
     "a join, and failovers of both": Kind(
-        lambda planted: Joins(
-            planted, Budget(parent_fails=1, children_fail=1, requeues=1), tells=False
-        ),
-        (*OF_FAILOVERS, *OF_LOST_CHILDREN),
+        lambda planted: Joins(planted, Budget(parent_fails=1, children_fail=1), signals=False),
+        OF_FAILOVERS,
     ),
     "a step, two waits and a sleep": Kind(lambda planted: Waits(planted), (*OF_WAITS, *OF_SLEEPS)),
     "a step and two waits, and a failover": Kind(
