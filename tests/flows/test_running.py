@@ -25,8 +25,11 @@ from rq_core import (
 )
 from rq_core.app.flows import graph as graphs
 from rq_core.errors import InvalidOption, JobFailed, NoCurrentJob
+from rq_core.model.durable.boxes import WAITS_MAX
 from rq_core.model.durable.children import children_in
 from rq_core.model.job import NewJob
+from rq_core.model.keys import queue_keys
+from rq_core.model.state_line import read_state_line
 from rq_core.protocol.calls.families import Families
 from rq_core.signals import InvalidFlow
 from rq_core.worker.settlement import Settlement, calls_of, claim_call
@@ -322,6 +325,30 @@ def test_the_error_of_a_flow_names_the_next_commands(work: Work, fake: testing.F
     assert error.endswith(
         f". `rq-core children {run.id} --failed` lists what failed, `rq-core requeue {run.id}` runs it again"
     )
+
+
+def test_a_child_that_succeeds_after_its_map_was_done_changes_no_result(
+    work: Work, fake: testing.Fake
+) -> None:
+    work.bad.add(2)
+    with work.app.flow("most") as flow:
+        pages = flow.map([work.call(n) for n in range(4)], min_success=3)
+        gate = flow.add(work.task.with_options(queue="later").call("gate"))
+        flow.add(work.call("merge", pages.values), after=gate)
+    run = flow.enqueue(queue="flows")
+    fake.drain("flows")
+    fake.drain("work")
+    fake.drain("flows")
+    assert NodeState("done", 3, 1, 4) == run.nodes()["work"]
+
+    work.bad.clear()
+    client = work.app.client
+    (dead,) = [each.id for each in client.run(client.calls.reads.dead("work", 9)).jobs]
+    client.run(client.calls.admin.requeue("work", [dead]))
+    fake.drain()
+
+    assert 2 == work.did.count(2)
+    assert ["merge", [0, 1, 3]] == run.result(0)
 
 
 def test_all_nodes_behind_a_failure_are_skipped(work: Work, fake: testing.Fake) -> None:
@@ -659,6 +686,11 @@ def test_more_than_60_nodes_may_run_at_once(work: Work, fake: testing.Fake) -> N
     run = flow.enqueue(queue="flows")
     fake.drain("flows")
     assert 70 == len(fake.enqueued("work"))
+    client = work.app.client
+    asked = [["HGET", queue_keys("flows")("state"), run.id]]
+    (line,) = client.run(client.calls.delivery.ask(asked))
+    waits = read_state_line("flows", run.id, line).fields["waits"]
+    assert 50 < len(waits.split(",")) <= WAITS_MAX
     fake.drain()
 
     assert ["sum", list(range(70))] == run.result(0)
