@@ -686,14 +686,25 @@ def test_more_than_60_nodes_may_run_at_once(work: Work, fake: testing.Fake) -> N
     run = flow.enqueue(queue="flows")
     fake.drain("flows")
     assert 70 == len(fake.enqueued("work"))
+    fake.drain()
+
+    assert ["sum", list(range(70))] == run.result(0)
+
+
+def test_a_flow_waits_for_no_more_nodes_at_once_than_a_job_may(
+    work: Work, fake: testing.Fake
+) -> None:
+    with work.app.flow("wide") as flow:
+        for n in range(70):
+            flow.add(work.call(n))
+    run = flow.enqueue(queue="flows")
+    fake.drain("flows")
+
     client = work.app.client
     asked = [["HGET", queue_keys("flows")("state"), run.id]]
     (line,) = client.run(client.calls.delivery.ask(asked))
     waits = read_state_line("flows", run.id, line).fields["waits"]
     assert 50 < len(waits.split(",")) <= WAITS_MAX
-    fake.drain()
-
-    assert ["sum", list(range(70))] == run.result(0)
 
 
 def test_the_children_of_a_flow_are_found_under_the_names_of_their_nodes(
