@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -241,32 +241,57 @@ def _line(said: str, length: int = 300) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def table(results: Sequence[Result], seconds: float) -> str:
-    """Return the text of docs/mutants.md."""
-    caught = sum(each.verdict is Verdict.CAUGHT for each in results)
+def table(mutants: Sequence[Mutant], rows: Mapping[str, str]) -> str:
+    """Return the text of docs/mutants.md.
+
+    ``rows``: by name, the row of each mutant's last run. Raises KeyError if a mutant has none.
+    """
+    missed = sum("| **" in rows[mutant.name] for mutant in mutants)
     lines = [
         "<!-- Written by scripts/prove/mutants, which saw what it says. Do not edit. -->",
         "# Mutants",
         "",
         "Bugs that were planted on purpose, each in a copy of the code, and the test that caught each: it",
         "passes on the unchanged copy, and fails on this one with the words that are quoted. The changes are",
-        "in `tests/rigs/mutants/mutants.toml`; `scripts/prove/mutants NAME` repeats one. CI plants those with",
-        "a star, too.",
+        "in `tests/rigs/mutants/mutants.toml`. `scripts/prove/mutants` plants all; `scripts/prove/mutants NAME`",
+        "plants one again, and replaces its row. CI plants those with a star, too.",
         "",
-        f"{caught} of {len(results)} caught, in {seconds:.0f} s with the runs on unchanged code.",
+        f"{len(mutants) - missed} of {len(mutants)} caught.",
         "",
         "| mutant | the bug | in | caught by | which says | s |",
         "|---|---|---|---|---|---|",
+        *(rows[mutant.name] for mutant in mutants),
     ]
-    for each in results:
-        mutant = each.mutant
-        seen = each.seen if each.verdict is Verdict.CAUGHT else f"**{each.verdict}**: {each.seen}"
-        cells = (
-            mutant.name + " *" * mutant.quick, mutant.bug, f"`{mutant.file}`",
-            f"`{mutant.catcher.removeprefix('tests/')}`", seen, f"{each.seconds:.1f}",
-        )  # fmt: skip
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def row(result: Result) -> str:
+    """Return the row of a mutant's run."""
+    mutant = result.mutant
+    seen = (
+        result.seen if result.verdict is Verdict.CAUGHT else f"**{result.verdict}**: {result.seen}"
+    )
+    return row_start(mutant) + " | ".join(map(_cell, (seen, f"{result.seconds:.1f}"))) + " |"
+
+
+def row_start(mutant: Mutant) -> str:
+    """Return the beginning of a mutant's row: what mutants.toml says of it."""
+    cells = (
+        mutant.name + " *" * mutant.quick, mutant.bug, f"`{mutant.file}`",
+        f"`{mutant.catcher.removeprefix('tests/')}`",
+    )  # fmt: skip
+    return "| " + " | ".join(map(_cell, cells)) + " | "
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def rows_of(page: str) -> dict[str, str]:
+    """Return the rows of the page, by the names of their mutants."""
+    lines = page.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith("|---")), len(lines))
+    return {line.split("|")[1].strip(" *"): line for line in lines[start + 1 :]}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -288,13 +313,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words = f"{result.mutant.name:34} {result.seconds:6.1f} s  {result.verdict}: {result.seen}"
         print(words, flush=True)  # noqa: T201
 
-    began = time.monotonic()
     try:
         results = Runner(ROOT).run(chosen, show)
     except DoesNotApply as error:
         parser.exit(2, f"error: {error}\n")
-    if not options.names:
-        TABLE.write_text(table(results, time.monotonic() - began), encoding="utf-8")
+    rows = rows_of(TABLE.read_text(encoding="utf-8")) if options.names else {}
+    rows |= {result.mutant.name: row(result) for result in results}
+    without = [mutant.name for mutant in mutants if mutant.name not in rows]
+    if without:
+        print(f"docs/mutants.md stays as it is: no row for {', '.join(without)}")  # noqa: T201
+    else:
+        TABLE.write_text(table(mutants, rows), encoding="utf-8")
     missed = [result for result in results if result.verdict is not Verdict.CAUGHT]
     print(f"{len(results) - len(missed)} of {len(results)} caught")  # noqa: T201
     return 1 if missed else 0

@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 
 from tests.rigs.mutants import planting
-from tests.rigs.mutants.planting import ROOT, TABLE, DoesNotApply, Mutant, Runner, Verdict, load
+from tests.rigs.mutants.planting import (
+    ROOT,
+    TABLE,
+    DoesNotApply,
+    Mutant,
+    Runner,
+    Verdict,
+    load,
+    row_start,
+    rows_of,
+)
 
 MUTANTS = load()
 
@@ -81,14 +91,17 @@ def test_no_catcher_of_a_mutant_is_a_slow_test() -> None:
 
 
 def test_the_page_of_mutants_lists_exactly_the_planted_mutants() -> None:
-    told = TABLE.read_text(encoding="utf-8")
-    rows = [
-        line.split("|")[1].strip(" *")
-        for line in told.splitlines()
-        if line.startswith("| ") and "`" in line
-    ]
+    rows = rows_of(TABLE.read_text(encoding="utf-8"))
 
-    assert rows == [mutant.name for mutant in MUTANTS], "run scripts/prove/mutants"
+    assert list(rows) == [mutant.name for mutant in MUTANTS], "run scripts/prove/mutants"
+
+
+def test_the_page_of_mutants_says_of_each_what_the_list_says() -> None:
+    rows = rows_of(TABLE.read_text(encoding="utf-8"))
+
+    changed = [each.name for each in MUTANTS if not rows[each.name].startswith(row_start(each))]
+
+    assert changed == [], "run scripts/prove/mutants with these names"
 
 
 @pytest.mark.timeout(300)
