@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 
-from tests.kit.servers import Engine
-from tests.rigs.parks import crowded, deploys, families, kills, stops
+from rq_core.model.durable.children import CHILDREN_MAX
+from tests.kit.servers import DurablePostgres, Engine
+from tests.rigs.parks import crowded, deploys, families, kills, stops, wide
 from tests.rigs.schedules.commands import conclude, engine
 from tests.rigs.stage import directory, served
 
@@ -67,6 +70,35 @@ def kill_families(parents: int, children: int, count: int, seed: int, engine: En
     with directory() as place, served(engine, place) as server:
         found = families.kill(server.url, place, parents, children, count, seed=seed)
     conclude(found.line(), found.problems)
+
+
+@parks.command("wide")
+@click.option("--children", "count", default=100_000, show_default=True)
+@click.option("--width", default=CHILDREN_MAX, show_default=True, help="Children of one map.")
+@click.option("--every", default=1.0, show_default=True, help="Seconds between two kills.")
+@click.option("--processes", default=3, show_default=True, help="Workers that run.")
+@click.option("--database", type=click.Choice(["sqlite", "postgres"]), default="sqlite")
+@engine
+def kill_wide(
+    count: int, width: int, every: float, processes: int, database: str, engine: Engine
+) -> None:
+    """Kill a worker every second while one job runs very many children in another queue.
+
+    The log must explain each run of a child, each child must count once, and ``audit verify`` must hold. A job with
+    more children than ``--width`` maps groups, which map the children.
+    """
+    with contextlib.ExitStack() as stack:
+        place = stack.enter_context(directory())
+        server = stack.enter_context(served(engine, place))
+        audit_url = f"sqlite:///{place / 'audit.db'}"
+        if database == "postgres":
+            postgres = DurablePostgres().start()
+            stack.callback(postgres.stop)
+            audit_url = postgres.url(postgres.create_database())
+        found = wide.kill(
+            server.url, audit_url, place, count, width=width, every_s=every, processes=processes
+        )
+    conclude(f"{engine.name} {engine.version()}, {database}: {found.line()}", found.problems)
 
 
 @parks.command("stops")

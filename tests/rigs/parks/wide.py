@@ -1,0 +1,335 @@
+"""Kills a worker (SIGKILL) every second while one job waits for very many children in another queue.
+
+A map has at most `CHILDREN_MAX` children. A job that needs more maps *groups*, and each group maps its part of the
+children. The mirror is a process of its own. Each run of a child is counted in Redis, by the child's id and its claim.
+
+At the end, the log must explain each run: the claim has succeeded, or its lease has expired. Each child, each group and
+the job must have succeeded once, each result must have been saved once, the sum must be right, and ``audit verify``
+must hold for both queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import redis
+
+from rq_core import App, RetryPolicy, current_job, durable
+from rq_core.connections.client import Client
+from rq_core.model.durable.children import CHILDREN_MAX
+from rq_core.worker import Worker, WorkerOptions
+from sql_audit.proof.event_details import facts_in
+from sql_audit.store.connection.database import Database
+from tests.kit import auditlog
+from tests.kit.schemas import lay_schema
+from tests.kit.wait import wait_until
+from tests.rigs.chaos.records import read_cursors
+from tests.rigs.chaos.stage import audit_verify, last_of
+from tests.rigs.stage import Crew
+
+JOINS: Final = "joins"
+"""The queue of the job that waits, and of its groups."""
+PARTS: Final = "parts"
+"""The queue of the children."""
+LEASE_S: Final = 2.0
+RUNS: Final = "runs-of-parts"
+"""A hash in Redis: a child's id and the number of its claim → the number of runs."""
+SUMS: Final = "sums-of-parts"
+"""A list in Redis: the sum that each run of the job computed after its join."""
+CONCURRENCY: Final = 50
+SLOW_US: Final = 2_000
+"""The duration (µs) from which the server notes a command."""
+SCRIPT_MS: Final = 10.0
+"""The duration (ms) above which the output counts a script."""
+MIRRORED_S: Final = 600.0
+"""The maximum time (s) for which the run waits for the mirror."""
+_MIRROR: Final = "mirror"
+_FORKED: Final = multiprocessing.get_context("fork")
+
+
+def _app(url: str) -> tuple[App, Any]:
+    """Return an app and its task ``join``, which runs children and returns the sum of their results."""
+    app = App(url)
+    for queue in (JOINS, PARTS):
+        app.queue(queue, lease=LEASE_S)
+    control: Any = redis.Redis.from_url(url)
+    once = RetryPolicy(max_attempts=1)
+
+    @app.task(name="part", queue=PARTS, max_losses=1_000, retry=once)
+    async def part(n: int) -> int:
+        job = current_job()
+        control.hincrby(RUNS, f"{job.id} {job.claim}", 1)
+        return n
+
+    @app.task(name="group", queue=JOINS, max_losses=1_000, retry=once)
+    async def group(first: int, count: int) -> int:
+        parts = await durable().map("parts", (part.call(first + n) for n in range(count)))
+        return sum(parts.values())
+
+    @app.task(name="join", queue=JOINS, max_losses=1_000, retry=once)
+    async def join(count: int, width: int) -> None:
+        job = durable()
+        if count <= width:
+            found = await job.map("parts", (part.call(n) for n in range(count)))
+        else:
+            firsts = range(0, count, width)
+            calls = [group.call(first, min(width, count - first)) for first in firsts]
+            found = await job.map("groups", calls)
+        control.rpush(SUMS, sum(found.values()))
+
+    return app, join
+
+
+async def _work(url: str) -> None:
+    logging.getLogger("rq_core").setLevel(logging.ERROR)  # Lost leases are expected.
+    app, _ = _app(url)
+    await Worker(app, WorkerOptions(queues=(JOINS, PARTS), concurrency=CONCURRENCY)).run()
+
+
+def _run_worker(url: str) -> None:
+    asyncio.run(_work(url))
+
+
+@dataclass
+class Wide:
+    """The figures of a run, and the problems that the run found."""
+
+    children: int
+    groups: int
+    """Number of jobs between the job and its children; 0: the job has one map with all children."""
+    kills: int = 0
+    seconds: float = 0.0
+    """The time from the enqueue of the job until its end."""
+    mirrored_s: float = 0.0
+    """The time after the end until the log had everything."""
+    verified_s: float = 0.0
+    runs: int = 0
+    lost_runs: int = 0
+    """Number of runs of children whose claim was lost by the log."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Number of events of both queues, by type."""
+    calls: int = 0
+    """Number of calls of scripts."""
+    call_us: float = 0.0
+    """The mean duration of a call of a script (µs), by the server's clock."""
+    longest: list[tuple[float, str]] = field(default_factory=list)
+    """The longest calls by the server's clock (SLOWLOG): ms and script. The clock also counts the time in which the
+    server waits for a processor."""
+    slow: int = 0
+    """Number of calls noted above `SCRIPT_MS`."""
+    memory_mb: float = 0.0
+    load: float = 0.0
+    """The machine's load average at the end."""
+    problems: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        """Return the figures as text."""
+        kinds = ("parked", "woken", "signalled", "lease_expired")
+        longest = ", ".join(f"{ms:.1f} ms {name}" for ms, name in self.longest[:3]) or "none noted"
+        return (
+            f"{self.children:,} children in {self.groups or 'no'} groups: {self.seconds:.0f} s,"
+            f" {self.children / self.seconds:,.0f} children a second, {self.kills} kills\n"
+            f"{self.runs:,} runs of children, {self.lost_runs:,} of claims that were lost;"
+            f" {', '.join(f'{self.counts[kind]:,} {kind}' for kind in kinds)}\n"
+            f"log complete {self.mirrored_s:.0f} s later, verified in {self.verified_s:.0f} s\n"
+            f"{self.calls:,} calls of scripts, {self.call_us:,.0f} µs each; longest by SLOWLOG: {longest};"
+            f" {self.slow} above {SCRIPT_MS:.0f} ms; Redis took {self.memory_mb:,.0f} MB; load {self.load:.1f}\n"
+            f"{len(self.problems)} problems"
+        )
+
+
+def kill(
+    url: str,
+    audit_url: str,
+    place: Path,
+    count: int,
+    *,
+    width: int = CHILDREN_MAX,
+    every_s: float = 1.0,
+    processes: int = 3,
+    seconds_max: float = 3_600.0,
+) -> Wide:
+    """Let one job run ``count`` children, and kill the oldest worker every ``every_s`` seconds until the job has ended.
+
+    ``audit_url`` names an empty database. A map has at most ``width`` children. ``place`` is a directory for files.
+    """
+    found = Wide(count, 0 if count <= width else -(-count // width))
+    control: Any = redis.Redis.from_url(url, decode_responses=True)
+    control.config_set("slowlog-log-slower-than", SLOW_US)
+    control.config_set("slowlog-max-len", 100_000)
+    app, join = _app(url)
+    app.apply_settings()
+    _lay(audit_url)
+    with Crew(place) as mirrors:
+        mirrors.knows(_MIRROR, lambda: ["tests.kit.mirror_service", url, audit_url])
+        mirrors.start(_MIRROR)
+        # A queue without a mirror keeps only the last entries of its log.
+        _wait("both queues are mirrored", lambda at: {JOINS, PARTS} <= set(at), audit_url, mirrors)
+        control.slowlog_reset()
+        control.config_resetstat()
+        began = time.monotonic()
+        handle = join.enqueue(count, width)
+        _kill_until_end(url, control, handle.id, found, every_s, processes, began + seconds_max)
+        found.seconds = time.monotonic() - began
+        _measure(control, found)
+        with Client(url) as client:
+            last = {queue: last_of(client, queue) for queue in (JOINS, PARTS)}
+        _wait("the log is complete", last.__eq__, audit_url, mirrors)
+        found.mirrored_s = time.monotonic() - began - found.seconds
+        assert [0] == mirrors.stop(_MIRROR)
+    app.close()
+    _judge(url, audit_url, handle.id, control, found)
+    control.close()
+    return found
+
+
+def _lay(audit_url: str) -> None:
+    database = Database(audit_url)
+    lay_schema(database)
+    database.close()
+
+
+def _kill_until_end(
+    url: str,
+    control: Any,
+    job_id: str,
+    found: Wide,
+    every_s: float,
+    processes: int,
+    until: float,
+) -> None:
+    """Run workers until the job has left Redis. Kill the oldest every ``every_s`` seconds, and start a new one at
+    once."""
+
+    def start() -> Any:
+        process = _FORKED.Process(target=_run_worker, args=(url,))
+        process.start()
+        return process
+
+    crew = [start() for _ in range(processes)]
+    try:
+        due = time.monotonic() + every_s
+        while control.hexists(f"rqc:{{{JOINS}}}:jobs", job_id):
+            assert all(process.is_alive() for process in crew), "a worker has ended by itself"
+            if time.monotonic() > until:
+                found.problems.append(
+                    f"the job had not ended after {time.monotonic() - until:.0f} s"
+                )
+                return
+            if time.monotonic() >= due:
+                oldest = crew.pop(0)
+                oldest.kill()
+                oldest.join()
+                found.kills += oldest.exitcode == -signal.SIGKILL
+                crew.append(start())
+                due += every_s
+            time.sleep(0.02)
+    finally:
+        for process in crew:
+            process.kill()
+            process.join()
+
+
+def _measure(control: Any, found: Wide) -> None:
+    """Read from the server how long the scripts took."""
+    stats = control.info("commandstats").get("cmdstat_fcall", {})
+    found.calls, found.call_us = int(stats.get("calls", 0)), float(stats.get("usec_per_call", 0.0))
+    calls = [each for each in control.slowlog_get(100_000) if b"FCALL" in _raw(each["command"])[:6]]
+    found.longest = sorted(
+        ((each["duration"] / 1e3, _raw(each["command"]).split()[1].decode()) for each in calls),
+        reverse=True,
+    )
+    found.slow = sum(ms > SCRIPT_MS for ms, _ in found.longest)
+    found.memory_mb = int(control.info("memory")["used_memory_peak"]) / 1e6
+    found.load = os.getloadavg()[0]
+
+
+def _raw(command: str | bytes) -> bytes:
+    return command.encode() if isinstance(command, str) else command
+
+
+def _wait(
+    what: str, is_true: Callable[[dict[str, tuple[int, int]]], bool], audit_url: str, mirrors: Crew
+) -> None:
+    """Wait until ``is_true`` returns True for the positions up to which SQL has the queues' logs."""
+    database = Database(audit_url)
+    try:
+        wait_until(
+            lambda: is_true(read_cursors(database)),
+            lambda: f"{what}: {mirrors.end_of_log()}",
+            timeout=MIRRORED_S,
+        )
+    finally:
+        database.close()
+
+
+def _judge(url: str, audit_url: str, job_id: str, control: Any, found: Wide) -> None:
+    """Compare the log of both queues with the runs of the children, and verify the log."""
+    database = Database(audit_url)
+    rows = partial(auditlog.rows, database)
+    try:
+        for row in rows("SELECT type, COUNT(*) AS n FROM job_event GROUP BY type"):
+            found.counts[row["type"]] = row["n"]
+        ends = "SELECT job_id, COUNT(*) AS n FROM job_event WHERE queue = :q AND type = 'succeeded' GROUP BY job_id"
+        joins, parts = rows(ends, q=JOINS), rows(ends, q=PARTS)
+        claims = {
+            f"{row['job_id']} {row['claim']}": row["outcome"]
+            for row in rows(
+                "SELECT job_id, claim, outcome FROM job_attempt WHERE queue = :q", q=PARTS
+            )
+        }
+        saved = Counter(
+            (row["job_id"], facts_in(row["detail"])["name"])
+            for row in rows("SELECT job_id, detail FROM job_event WHERE type = 'step_saved'")
+        )
+    finally:
+        database.close()
+    found.problems += _wrong_ends("children", parts, found.children)
+    found.problems += _wrong_ends("jobs that join", joins, 1 + found.groups)
+    if job_id not in {row["job_id"] for row in joins}:
+        found.problems.append("the job has not succeeded")
+    found.problems += _wrong_runs(control.hgetall(RUNS), claims, found)
+    results = [count for (_, name), count in saved.items() if "=" in name]
+    if set(results) != {1} or len(results) != found.children + found.groups:
+        found.problems.append(f"{len(results):,} results were saved {sum(results):,} times")
+    said, right = control.lrange(SUMS, 0, -1), str(sum(range(found.children)))
+    if set(said) != {right}:
+        found.problems.append(f"the job says {said}, not {right}")
+    began = time.monotonic()
+    verified = audit_verify(url, audit_url)
+    found.verified_s = time.monotonic() - began
+    if verified["verdict"] != "holds" or verified["violations"]:
+        found.problems.append(f"verify says {verified['verdict']}: {verified['violations'][:3]}")
+
+
+def _wrong_ends(what: str, rows: Sequence[Mapping[str, Any]], count: int) -> Iterator[str]:
+    """Yield what is wrong with the successes: ``rows`` has each job that succeeded, and how many times."""
+    times = sum(row["n"] for row in rows)
+    if len(rows) != count or times != count:
+        yield f"{len(rows):,} {what} succeeded {times:,} times, not {count:,} once each"
+
+
+def _wrong_runs(runs: Mapping[str, str], claims: Mapping[str, str], found: Wide) -> Iterator[str]:
+    """Yield each run of a child that the log does not explain. Both mappings have the child's id and the number of its
+    claim. ``claims`` has the claims' outcomes."""
+    found.runs = sum(map(int, runs.values()))
+    found.lost_runs = sum(claims.get(each) == "lease_expired" for each in runs)
+    for each, times in runs.items():
+        if times != "1":
+            yield f"claim {each} ran {times} times"
+        if claims.get(each) not in ("succeeded", "lease_expired"):
+            yield f"the log says of claim {each}, which ran: {claims.get(each)}"
+    for each in (claim for claim, outcome in claims.items() if outcome == "succeeded"):
+        if each not in runs:
+            yield f"claim {each} succeeded and did not run"
