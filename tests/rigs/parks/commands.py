@@ -77,10 +77,17 @@ def kill_families(parents: int, children: int, count: int, seed: int, engine: En
 @click.option("--width", default=CHILDREN_MAX, show_default=True, help="Children of one map.")
 @click.option("--every", default=1.0, show_default=True, help="Seconds between two kills.")
 @click.option("--processes", default=3, show_default=True, help="Workers that run.")
+@click.option("--seconds", default=3_600.0, show_default=True, help="For which the job may run.")
 @click.option("--database", type=click.Choice(["sqlite", "postgres"]), default="sqlite")
 @engine
 def kill_wide(
-    count: int, width: int, every: float, processes: int, database: str, engine: Engine
+    count: int,
+    width: int,
+    every: float,
+    processes: int,
+    seconds: float,
+    database: str,
+    engine: Engine,
 ) -> None:
     """Kill a worker every second while one job runs very many children in another queue.
 
@@ -96,7 +103,14 @@ def kill_wide(
             stack.callback(postgres.stop)
             audit_url = postgres.url(postgres.create_database())
         found = wide.kill(
-            server.url, audit_url, place, count, width=width, every_s=every, processes=processes
+            server.url,
+            audit_url,
+            place,
+            count,
+            width=width,
+            every_s=every,
+            processes=processes,
+            seconds_max=seconds,
         )
     conclude(f"{engine.name} {engine.version()}, {database}: {found.line()}", found.problems)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -15,11 +16,15 @@ NAPS: Final = "naps"
 STOPS: Final = "stops"
 ASKED: Final = "asked"
 LONG: Final = "long"
+JOINED: Final = "joined"
+ENDED: Final = "ended"
+END_S: Final = 0.05
+"""How long a child of `join_again` runs: until its parent is parked."""
 LEASE_S: Final = 1.0
 _ONCE: Final = RetryPolicy(max_attempts=1)
 
 app = App()
-for name in (COLLECTED, NAPS, STOPS, ASKED, LONG):
+for name in (COLLECTED, NAPS, STOPS, ASKED, LONG, JOINED, ENDED):
     app.queue(name, lease=LEASE_S)
 
 
@@ -65,6 +70,26 @@ async def resume(entries: int, times: int) -> None:
     note("resumed", load_s=loaded - began, all_s=time.perf_counter() - began)
     if current_job().claim <= times:
         raise ValueError("once more")
+
+
+@app.task(queue=ENDED, retry=_ONCE)
+async def end() -> float:
+    """Return the time of the end, in seconds of the monotonic clock, which all processes share."""
+    await asyncio.sleep(END_S)
+    return time.monotonic()
+
+
+@app.task(queue=JOINED, retry=_ONCE)
+async def join_again(count: int) -> None:
+    """Run this number of children, one after another. After each, write a line into the witness file in a step."""
+    job = durable()
+    for number in range(count):
+        ended = await job.run(end.call())
+        await job.step(f"next-{number}", _go_on, ended)
+
+
+async def _go_on(ended: float) -> None:
+    note("joined", ended=ended)
 
 
 async def _nothing() -> int:

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import redis
 
-from rq_core import App, RetryPolicy, current_job, durable
+from rq_core import App, Cap, RetryPolicy, current_job, durable
 from rq_core.connections.client import Client
 from rq_core.model.durable.children import CHILDREN_MAX
 from rq_core.worker import Worker, WorkerOptions
@@ -48,6 +48,9 @@ RUNS: Final = "runs-of-parts"
 SUMS: Final = "sums-of-parts"
 """A list in Redis: the sum that each run of the job computed after its join."""
 CONCURRENCY: Final = 50
+GROUPS: Final = 8
+"""Number of groups that run at the same time; groups that are parked do not count. A run of a group enqueues all its
+children, or looks at all of them. If all groups did so at the same time, few would come to the end before the kill."""
 SLOW_US: Final = 2_000
 """The duration (µs) from which the server notes a command."""
 SCRIPT_MS: Final = 10.0
@@ -72,7 +75,7 @@ def _app(url: str) -> tuple[App, Any]:
         control.hincrby(RUNS, f"{job.id} {job.claim}", 1)
         return n
 
-    @app.task(name="group", queue=JOINS, max_losses=1_000, retry=once)
+    @app.task(name="group", queue=JOINS, max_losses=1_000, retry=once, caps=[Cap(GROUPS)])
     async def group(first: int, count: int) -> int:
         parts = await durable().map("parts", (part.call(first + n) for n in range(count)))
         return sum(parts.values())
@@ -223,9 +226,7 @@ def _kill_until_end(
         while control.hexists(f"rqc:{{{JOINS}}}:jobs", job_id):
             assert all(process.is_alive() for process in crew), "a worker has ended by itself"
             if time.monotonic() > until:
-                found.problems.append(
-                    f"the job had not ended after {time.monotonic() - until:.0f} s"
-                )
+                found.problems.append("the job had not ended in the time that it may take")
                 return
             if time.monotonic() >= due:
                 oldest = crew.pop(0)
