@@ -164,13 +164,13 @@ def last_of(client: Client, queue: str) -> tuple[int, int]:
     return OutboxId.parse(entry_id)
 
 
-def audit_verify(redis_url: str, audit_url: str) -> dict[str, Any]:
-    """Run ``rq-core audit verify`` on SQL and Redis, and return its JSON.
+def audit_verify(redis_url: str, audit_url: str, *, timeout: float = 300) -> dict[str, Any]:
+    """Run ``rq-core audit verify`` on SQL and Redis for at most ``timeout`` seconds, and return its JSON.
 
     Raises AssertionError if the command prints nothing.
     """
     at = ("--audit", audit_url, "--redis", redis_url)
-    ran = rq_core("audit", "verify", "--json", *at, timeout=300)
+    ran = rq_core("audit", "verify", "--json", *at, timeout=timeout)
     assert ran.stdout, f"audit verify said nothing: {ran.stderr}"
     said: dict[str, Any] = json.loads(ran.stdout)
     return said

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.servers import RedisServer
-from tests.rigs.parks import crowded, deploys, families, kills
+from tests.rigs.parks import crowded, deploys, families, kills, wide
 
 
 def test_each_signal_is_taken_once_and_in_order_while_the_job_parks_and_wakes(
@@ -48,3 +48,39 @@ def test_each_child_counts_once_in_its_parent_if_workers_are_killed(
 
     assert [] == found.problems
     assert found.kills >= 5
+
+
+@pytest.mark.slow
+def test_the_log_explains_each_run_of_a_child_if_workers_are_killed_while_groups_join(
+    valkey: RedisServer, tmp_path: Path
+) -> None:
+    audit_url = f"sqlite:///{tmp_path / 'audit.db'}"
+
+    found = wide.kill(
+        valkey.url, audit_url, tmp_path, 90, width=30, every_s=0.3, processes=2, seconds_max=60
+    )
+
+    assert [] == found.problems
+    assert found.kills >= 1
+    assert found.runs >= 90
+
+
+@pytest.mark.parametrize(
+    ("runs", "claims", "said"),
+    [
+        ({"a 1": 2}, {"a 1": "succeeded"}, "claim a 1 ran 2 times"),
+        ({"a 1": 1}, {"a 2": "succeeded"}, "the log says of claim a 1, which ran: None"),
+        ({"a 1": 1}, {"a 1": "rolled_back"}, "the log says of claim a 1, which ran: rolled_back"),
+        ({}, {"a 1": "succeeded"}, "claim a 1 succeeded and did not run"),
+    ],
+)
+def test_a_run_of_a_child_that_the_log_does_not_explain_is_a_problem(
+    runs: dict[str, int], claims: dict[str, str], said: str
+) -> None:
+    assert said in wide.wrong_runs(runs, claims)
+
+
+def test_runs_that_succeeded_or_lost_their_lease_are_no_problem() -> None:
+    runs, claims = {"a 1": 1, "a 2": 1}, {"a 1": "lease_expired", "a 2": "succeeded"}
+
+    assert [] == list(wide.wrong_runs(runs, claims))

@@ -1,7 +1,7 @@
 """Kills a worker (SIGKILL) every second while one job waits for very many children in another queue.
 
 A map has at most `CHILDREN_MAX` children. A job that needs more maps *groups*, and each group maps its part of the
-children. The mirror is a process of its own. Each run of a child is counted in Redis, by the child's id and its claim.
+children. The mirror is a process of its own. Each run of a child writes its id and the number of its claim into a file.
 
 At the end, the log must explain each run: the claim has succeeded, or its lease has expired. Each child, each group and
 the job must have succeeded once, each result must have been saved once, the sum must be right, and ``audit verify``
@@ -43,8 +43,9 @@ JOINS: Final = "joins"
 PARTS: Final = "parts"
 """The queue of the children."""
 LEASE_S: Final = 2.0
-RUNS: Final = "runs-of-parts"
-"""A hash in Redis: a child's id and the number of its claim → the number of runs."""
+RUNS: Final = "runs"
+"""A file with a line for each run of a child: its id, and the number of its claim. A process that is killed leaves no
+half line, since a line is one write."""
 SUMS: Final = "sums-of-parts"
 """A list in Redis: the sum that each run of the job computed after its join."""
 CONCURRENCY: Final = 50
@@ -57,22 +58,25 @@ SCRIPT_MS: Final = 10.0
 """The duration (ms) above which the output counts a script."""
 MIRRORED_S: Final = 600.0
 """The maximum time (s) for which the run waits for the mirror."""
+VERIFIED_S: Final = 1_800.0
+"""The maximum time (s) for ``audit verify``."""
 _MIRROR: Final = "mirror"
 _FORKED: Final = multiprocessing.get_context("fork")
 
 
-def _app(url: str) -> tuple[App, Any]:
-    """Return an app and its task ``join``, which runs children and returns the sum of their results."""
+def _app(url: str, place: Path) -> tuple[App, Any]:
+    """Return an app and its task ``join``, which runs children and stores the sum of their results in Redis."""
     app = App(url)
     for queue in (JOINS, PARTS):
         app.queue(queue, lease=LEASE_S)
     control: Any = redis.Redis.from_url(url)
+    runs = os.open(place / RUNS, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     once = RetryPolicy(max_attempts=1)
 
     @app.task(name="part", queue=PARTS, max_losses=1_000, retry=once)
     async def part(n: int) -> int:
         job = current_job()
-        control.hincrby(RUNS, f"{job.id} {job.claim}", 1)
+        os.write(runs, f"{job.id} {job.claim}\n".encode())
         return n
 
     @app.task(name="group", queue=JOINS, max_losses=1_000, retry=once, caps=[Cap(GROUPS)])
@@ -94,14 +98,14 @@ def _app(url: str) -> tuple[App, Any]:
     return app, join
 
 
-async def _work(url: str) -> None:
+async def _work(url: str, place: Path) -> None:
     logging.getLogger("rq_core").setLevel(logging.ERROR)  # Lost leases are expected.
-    app, _ = _app(url)
+    app, _ = _app(url, place)
     await Worker(app, WorkerOptions(queues=(JOINS, PARTS), concurrency=CONCURRENCY)).run()
 
 
-def _run_worker(url: str) -> None:
-    asyncio.run(_work(url))
+def _run_worker(url: str, place: Path) -> None:
+    asyncio.run(_work(url, place))
 
 
 @dataclass
@@ -131,6 +135,8 @@ class Wide:
     server waits for a processor."""
     slow: int = 0
     """Number of calls noted above `SCRIPT_MS`."""
+    server_s: tuple[float, float] = (0.0, 0.0)
+    """The time (s) in which the server ran on a processor, and the time in which it waited for one."""
     memory_mb: float = 0.0
     load: float = 0.0
     """The machine's load average at the end."""
@@ -147,7 +153,9 @@ class Wide:
             f" {', '.join(f'{self.counts[kind]:,} {kind}' for kind in kinds)}\n"
             f"log complete {self.mirrored_s:.0f} s later, verified in {self.verified_s:.0f} s\n"
             f"{self.calls:,} calls of scripts, {self.call_us:,.0f} µs each; longest by SLOWLOG: {longest};"
-            f" {self.slow} above {SCRIPT_MS:.0f} ms; Redis took {self.memory_mb:,.0f} MB; load {self.load:.1f}\n"
+            f" {self.slow} above {SCRIPT_MS:.0f} ms\n"
+            f"Redis ran for {self.server_s[0]:.0f} s, waited for a processor for {self.server_s[1]:.0f} s, and took"
+            f" {self.memory_mb:,.0f} MB; load {self.load:.1f}\n"
             f"{len(self.problems)} problems"
         )
 
@@ -171,7 +179,7 @@ def kill(
     control: Any = redis.Redis.from_url(url, decode_responses=True)
     control.config_set("slowlog-log-slower-than", SLOW_US)
     control.config_set("slowlog-max-len", 100_000)
-    app, join = _app(url)
+    app, join = _app(url, place)
     app.apply_settings()
     _lay(audit_url)
     with Crew(place) as mirrors:
@@ -181,18 +189,24 @@ def kill(
         _wait("both queues are mirrored", lambda at: {JOINS, PARTS} <= set(at), audit_url, mirrors)
         control.slowlog_reset()
         control.config_resetstat()
+        scheduled = _scheduled_s(control)
         began = time.monotonic()
         handle = join.enqueue(count, width)
-        _kill_until_end(url, control, handle.id, found, every_s, processes, began + seconds_max)
+        _kill_until_end(
+            url, place, control, handle.id, found, every_s, processes, began + seconds_max
+        )
         found.seconds = time.monotonic() - began
+        ran, waited = _scheduled_s(control)
+        found.server_s = ran - scheduled[0], waited - scheduled[1]
         _measure(control, found)
         with Client(url) as client:
             last = {queue: last_of(client, queue) for queue in (JOINS, PARTS)}
-        _wait("the log is complete", last.__eq__, audit_url, mirrors)
+        _wait("the log is complete", lambda at: at == last, audit_url, mirrors)
         found.mirrored_s = time.monotonic() - began - found.seconds
         assert [0] == mirrors.stop(_MIRROR)
     app.close()
-    _judge(url, audit_url, handle.id, control, found)
+    runs = Counter((place / RUNS).read_text().splitlines())
+    _judge(url, audit_url, handle.id, control, runs, found)
     control.close()
     return found
 
@@ -205,6 +219,7 @@ def _lay(audit_url: str) -> None:
 
 def _kill_until_end(
     url: str,
+    place: Path,
     control: Any,
     job_id: str,
     found: Wide,
@@ -216,7 +231,7 @@ def _kill_until_end(
     once."""
 
     def start() -> Any:
-        process = _FORKED.Process(target=_run_worker, args=(url,))
+        process = _FORKED.Process(target=_run_worker, args=(url, place))
         process.start()
         return process
 
@@ -240,6 +255,13 @@ def _kill_until_end(
         for process in crew:
             process.kill()
             process.join()
+
+
+def _scheduled_s(control: Any) -> tuple[float, float]:
+    """Return the time (s) in which the server's main thread ran, and the time in which it waited for a processor."""
+    pid = control.info("server")["process_id"]
+    ran, waited, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
+    return int(ran) / 1e9, int(waited) / 1e9
 
 
 def _measure(control: Any, found: Wide) -> None:
@@ -275,7 +297,9 @@ def _wait(
         database.close()
 
 
-def _judge(url: str, audit_url: str, job_id: str, control: Any, found: Wide) -> None:
+def _judge(
+    url: str, audit_url: str, job_id: str, control: Any, runs: Counter[str], found: Wide
+) -> None:
     """Compare the log of both queues with the runs of the children, and verify the log."""
     database = Database(audit_url)
     rows = partial(auditlog.rows, database)
@@ -300,7 +324,9 @@ def _judge(url: str, audit_url: str, job_id: str, control: Any, found: Wide) -> 
     found.problems += _wrong_ends("jobs that join", joins, 1 + found.groups)
     if job_id not in {row["job_id"] for row in joins}:
         found.problems.append("the job has not succeeded")
-    found.problems += _wrong_runs(control.hgetall(RUNS), claims, found)
+    found.runs = runs.total()
+    found.lost_runs = sum(claims.get(each) == "lease_expired" for each in runs)
+    found.problems += wrong_runs(runs, claims)
     results = [count for (_, name), count in saved.items() if "=" in name]
     if set(results) != {1} or len(results) != found.children + found.groups:
         found.problems.append(f"{len(results):,} results were saved {sum(results):,} times")
@@ -308,7 +334,7 @@ def _judge(url: str, audit_url: str, job_id: str, control: Any, found: Wide) -> 
     if set(said) != {right}:
         found.problems.append(f"the job says {said}, not {right}")
     began = time.monotonic()
-    verified = audit_verify(url, audit_url)
+    verified = audit_verify(url, audit_url, timeout=VERIFIED_S)
     found.verified_s = time.monotonic() - began
     if verified["verdict"] != "holds" or verified["violations"]:
         found.problems.append(f"verify says {verified['verdict']}: {verified['violations'][:3]}")
@@ -321,13 +347,14 @@ def _wrong_ends(what: str, rows: Sequence[Mapping[str, Any]], count: int) -> Ite
         yield f"{len(rows):,} {what} succeeded {times:,} times, not {count:,} once each"
 
 
-def _wrong_runs(runs: Mapping[str, str], claims: Mapping[str, str], found: Wide) -> Iterator[str]:
-    """Yield each run of a child that the log does not explain. Both mappings have the child's id and the number of its
-    claim. ``claims`` has the claims' outcomes."""
-    found.runs = sum(map(int, runs.values()))
-    found.lost_runs = sum(claims.get(each) == "lease_expired" for each in runs)
+def wrong_runs(runs: Mapping[str, int], claims: Mapping[str, str]) -> Iterator[str]:
+    """Yield each run of a child that the log does not explain, and each success without a run.
+
+    Both mappings have the child's id and the number of its claim. ``runs`` has the number of runs, and ``claims`` the
+    outcome of the claim in the log.
+    """
     for each, times in runs.items():
-        if times != "1":
+        if times != 1:
             yield f"claim {each} ran {times} times"
         if claims.get(each) not in ("succeeded", "lease_expired"):
             yield f"the log says of claim {each}, which ran: {claims.get(each)}"
