@@ -121,6 +121,9 @@ class Wide:
     mirrored_s: float = 0.0
     """The time after the end until the log had everything."""
     verified_s: float = 0.0
+    tail_s: float = 0.0
+    """The time from the last success of a child until that of the job. If a worker is killed before it has reported the
+    end of a child, the parent finds this end only when it looks by itself."""
     runs: int = 0
     lost_runs: int = 0
     """Number of runs of children whose claim was lost by the log."""
@@ -148,7 +151,8 @@ class Wide:
         longest = ", ".join(f"{ms:.1f} ms {name}" for ms, name in self.longest[:3]) or "none noted"
         return (
             f"{self.children:,} children in {self.groups or 'no'} groups: {self.seconds:.0f} s,"
-            f" {self.children / self.seconds:,.0f} children a second, {self.kills} kills\n"
+            f" {self.children / self.seconds:,.0f} children a second, {self.kills} kills; the last child ended"
+            f" {self.tail_s:.1f} s before the job\n"
             f"{self.runs:,} runs of children, {self.lost_runs:,} of claims that were lost;"
             f" {', '.join(f'{self.counts[kind]:,} {kind}' for kind in kinds)}\n"
             f"log complete {self.mirrored_s:.0f} s later, verified in {self.verified_s:.0f} s\n"
@@ -307,6 +311,9 @@ def _judge(
         for row in rows("SELECT type, COUNT(*) AS n FROM job_event GROUP BY type"):
             found.counts[row["type"]] = row["n"]
         ends = "SELECT job_id, COUNT(*) AS n FROM job_event WHERE queue = :q AND type = 'succeeded' GROUP BY job_id"
+        at_ms = "SELECT MAX(at_ms) AS at_ms FROM job_event WHERE queue = :q AND type = 'succeeded'"
+        last, end = (rows(at_ms, q=queue)[0]["at_ms"] or 0 for queue in (PARTS, JOINS))
+        found.tail_s = (end - last) / 1e3
         joins, parts = rows(ends, q=JOINS), rows(ends, q=PARTS)
         claims = {
             f"{row['job_id']} {row['claim']}": row["outcome"]
