@@ -1,6 +1,6 @@
 """Measures what children of durable jobs cost.
 
-    scripts/measure/once/run children [PART…] [--jobs N] [--rounds N] [--engine NAME]
+    scripts/measure/once/run children [cost] [latency] [calls] [instructions] [--jobs N] [--rounds N] [--engine NAME]
 
 *cost* is the processor time of Redis for a child, beside a plain job (at most 2.5 times), by the width of its map. The
 same number of jobs is enqueued each time: ``width`` jobs by each of several parents, or ``width`` plain jobs by each of
@@ -11,8 +11,12 @@ children and with plain jobs alternate, and the median of their ratios is judged
 and child run in two worker processes. The best of several rounds is judged. The output also has the time of a bare
 round trip to the same server.
 
-*scripts* is the longest call of a script while one map runs, by the server's own clock (SLOWLOG). This clock also
-counts the time in which the server waits for a processor, so the round with the least value is judged (at most 10 ms).
+*calls* is the processor time of Redis for each kind of call that children need (at most 10 ms). No other call runs at
+the same time, so the clock of the server's process gives the time of one call. SLOWLOG also counts the time in which
+the server waits for a processor.
+
+*instructions* are those of Redis under callgrind, with redis-server, for the same jobs as *cost*. They change less on a
+busy machine than times do.
 """
 
 from __future__ import annotations
@@ -20,16 +24,29 @@ from __future__ import annotations
 import asyncio
 import os
 import statistics
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 import click
 import redis
 
 from rq_core import App, durable
-from rq_core.model.durable.children import CHILDREN_MAX
+from rq_core.app.durable.children import SAVED_MAX
+from rq_core.app.durable.items import child_of
+from rq_core.connections.client import Client
+from rq_core.model.durable.children import CHILDREN_MAX, child_id, child_wait, parent_header
+from rq_core.model.job import Claim, NewJob
 from rq_core.model.keys import queue_keys
+from rq_core.model.result_encoding import pack_result
+from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.boxes import BATCH_MAX, Saving, save
+from rq_core.worker import Worker, WorkerOptions
+from rq_core.worker.settlement import Settlement, calls_of
+from scripts.measure import instructions as counting
 from tests.kit.reaper import close_reaper
 from tests.kit.servers import Engine, engines
 from tests.kit.wait import wait_until, wait_until_async
@@ -44,7 +61,12 @@ PARTS: Final = "parts"
 WIDTHS: Final = (10, 100, 1_000, CHILDREN_MAX)
 RATIO_MAX: Final = 2.5
 LATENCY_MS: Final = 3.0
-SCRIPT_MS: Final = 10.0
+CALL_MS: Final = 10.0
+LONG_S: Final = 600.0
+"""The maximum time (s) for the jobs of one width under callgrind."""
+WORKER: Final = "w-1"
+LIFE: Final = "9f3a0b1c22aa0001"
+RESULT: Final = pack_result("17")
 ENDED: Final = 40
 """Number of children whose latency is measured in each round."""
 BARE: Final = 2_000
@@ -168,38 +190,100 @@ def _bare_ms(url: str) -> float:
     return statistics.median(found)
 
 
-def scripts(engine: Engine, _jobs: int, rounds: int) -> Iterator[Line]:
-    """Find the longest call of a script while one map of the greatest width runs."""
+def calls(engine: Engine, _jobs: int, rounds: int) -> Iterator[Line]:
+    """Measure Redis' processor time for each kind of call that children need, one call at a time.
 
-    async def run(url: str) -> tuple[float, str]:
-        stage = Stage(url)
-        stage.control.config_set("slowlog-log-slower-than", 500)
-        stage.control.config_set("slowlog-max-len", 100_000)
-        stage.control.slowlog_reset()
-        async with working(stage.app, queues=(JOINS, PARTS), concurrency=100):
-            await stage.children(CHILDREN_MAX, CHILDREN_MAX)
-        calls = [(e["duration"] / 1e3, str(e["command"])) for e in stage.control.slowlog_get(10**5)]
+    The children have the ids, the options and the header that a parent gives them.
+    """
+    spent: dict[str, list[float]] = defaultdict(list)
+    with directory() as place, served(engine, place) as server, Client(server.url) as client:
+        stage = Stage(server.url)
+        clock = (~server.pid << 3) | 2  # Linux' clock of another process' processor time
+        (parent,) = _claimed(client, stage.join.job(1), JOINS)
+
+        def timed(what: str, plan: Any) -> Any:
+            began = time.clock_gettime(clock)
+            answer = client.run(plan)
+            spent[what].append((time.clock_gettime(clock) - began) * 1e3)
+            return answer
+
+        for number in range(rounds + 1):
+            if number == 1:
+                spent.clear()  # The first round loads the scripts.
+            header = parent_header(JOINS, parent.id, child_wait(1, number))
+            jobs = [
+                child_of(stage.part.call(n), child_id("life", str(number), n), header)
+                for n in range(BATCH_MAX)
+            ]
+            timed(f"enqueue of {BATCH_MAX}", client.calls.enqueue.many(jobs))
+            held = timed(f"claim of {BATCH_MAX}", claims.claim(PARTS, WORKER, BATCH_MAX)).jobs
+            ended = [Settlement(claim, "complete", value=RESULT) for claim in held]
+            for call, _ in calls_of(WORKER, ended):
+                timed(f"success of {len(ended)}", call)
+            timed(
+                f"look at {BATCH_MAX}", client.calls.endings.look(PARTS, [job.id for job in jobs])
+            )
+            first = number * SAVED_MAX
+            records = [
+                Saving(
+                    parent.id,
+                    parent.fence,
+                    LIFE,
+                    "save",
+                    first + n + 1,
+                    f"parts={first + n}",
+                    RESULT,
+                )
+                for n in range(SAVED_MAX)
+            ]
+            timed(f"save of {SAVED_MAX}", save(JOINS, WORKER, records))
         stage.app.close()
-        return max(
-            ((ms, said.split()[1]) for ms, said in calls if "FCALL" in said[:8]), default=(0.0, "")
-        )
+    medians = {what: statistics.median(found) for what, found in spent.items()}
+    said = ", ".join(f"{what} {ms:.1f} ({max(spent[what]):.1f})" for what, ms in medians.items())
+    text = f"processor time of Redis for calls, medians (and maxima) of {rounds}, in ms: {said}"
+    yield text, max(medians.values()) <= CALL_MS
 
-    found = []
-    for _ in range(rounds):
-        with directory() as place, served(engine, place) as server:
-            found.append(asyncio.run(run(server.url)))
-    (least, name), middle = min(found), statistics.median(ms for ms, _ in found)
-    text = (
-        f"{CHILDREN_MAX:,} children of one map: the longest call of a script took {least:.1f} ms in the best of"
-        f" {rounds} rounds ({name}), {middle:.1f} ms in the middle one, {max(found)[0]:.1f} ms in the worst"
-    )
-    yield text, least <= SCRIPT_MS
+
+def _claimed(client: Client, job: NewJob, queue: str) -> Sequence[Claim]:
+    client.run(client.calls.enqueue.many([job]))
+    return client.run(claims.claim(queue, WORKER, 1)).jobs
+
+
+def instructions(_engine: Engine, _jobs: int, _rounds: int) -> Iterator[Line]:
+    """Count Redis' instructions for a child and for a plain job, at each width."""
+    with counting.serving() as server:
+        stage = Stage(f"unix://{server.directory}/socket")
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, daemon=True).start()
+
+        def done(work: Coroutine[Any, Any, Any]) -> None:
+            asyncio.run_coroutine_threadsafe(work, loop).result(LONG_S)
+
+        worker = Worker(stage.app, WorkerOptions(queues=(JOINS, PARTS), concurrency=100))
+        running = asyncio.run_coroutine_threadsafe(worker.run(), loop)
+        done(stage.plain(100, 100))
+        done(stage.children(10, 10))
+        nothing = server.counted(lambda: None)
+        for width in WIDTHS:
+            jobs = max(width, 500)
+            spent = []
+            for kind in (stage.plain, stage.children):
+                work = partial(kind, jobs, width)
+                count = server.counted(lambda work=work: done(work()))  # type: ignore[misc]
+                spent.append((count - nothing) / jobs)
+            plain, child = spent
+            text = f"width {width:,}: a child {child:,.0f} instructions of Redis, a plain job {plain:,.0f}: "
+            yield f"{text}{child / plain:.2f} times", child <= RATIO_MAX * plain
+        loop.call_soon_threadsafe(worker.stop)
+        running.result(LONG_S)
+        loop.call_soon_threadsafe(loop.stop)
 
 
 PARTS_MEASURED: Final[dict[str, Callable[[Engine, int, int], Iterator[Line]]]] = {
     "cost": cost,
     "latency": latency,
-    "scripts": scripts,
+    "calls": calls,
+    "instructions": instructions,
 }
 
 
