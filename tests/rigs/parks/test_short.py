@@ -57,12 +57,12 @@ def test_the_log_explains_each_run_of_a_child_if_workers_are_killed_while_groups
     audit_url = f"sqlite:///{tmp_path / 'audit.db'}"
 
     found = wide.kill(
-        valkey.url, audit_url, tmp_path, 90, width=30, every_s=0.3, processes=2, seconds_max=60
+        valkey.url, audit_url, tmp_path, 300, width=150, every_s=0.8, processes=2, seconds_max=60
     )
 
     assert [] == found.problems
     assert found.kills >= 1
-    assert found.runs >= 90
+    assert found.runs >= 300
 
 
 @pytest.mark.parametrize(
