@@ -1,7 +1,8 @@
 """Fixtures of the tests of Lua scripts: an empty queue, on a clock that a test advances.
 
-Lua and the commands that scripts use are the same on Valkey and Redis. So most tests run on one engine. Some tests run
-on both engines: when a script may change a job's state, what an error leaves, and what a repeated call answers.
+Lua and the commands that scripts use are the same on Valkey and Redis. So most tests run on one engine. The files in
+ON_BOTH run on both engines. Among them are the tests of each change of a job's state, of errors within a script, and of
+repeated calls.
 """
 
 from collections.abc import Generator, Iterator
@@ -21,8 +22,8 @@ ANSWERED_AGAIN = tuple(
     f"test_a_call_that_is_sent_again_has_the_same_answer_and_effect[{{}}-{trouble}-"
     for trouble in ("lost three times", "not sent at first", "lost with the scripts", "no scripts")
 )
-"""Beginnings of names of tests in which a rarer trouble than one lost reply repeats a call; {} is the engine. CI runs
-them."""
+"""The beginnings of the names of tests in which a client repeats a call after a rarer fault than one lost reply. {} is
+the engine. CI runs these tests."""
 ON_ONE = (
     "test_no_script_reads_after_its_first_write",
     "test_an_error_at_any_read_of_a_script_changes_no_byte",
@@ -31,12 +32,12 @@ ON_ONE = (
     "test_a_killed_server_restarts_with_",
     *(name.format("redis7") for name in ANSWERED_AGAIN),
 )  # fmt: skip
-"""The tests of the files in ON_BOTH that nevertheless run on one engine only, by the beginnings of their names.
+"""The beginnings of the names of tests that run on one engine only, although their files are in ON_BOTH.
 
 The first four show the order of the steps of a script: a script that ends before its first write has written nothing,
-on any engine. Other tests of test_crash.py show that the same errors stop a script on both engines. Which data a script
-keeps for a repeated call is shown on the second engine with one kind of trouble. The other kinds of trouble happen in
-the client.
+on any engine. Other tests of test_crash.py show that the same errors stop a script on both engines. On the second
+engine, one kind of fault suffices to show which data a script keeps for a repeated call. The other kinds of fault
+happen in the client.
 """
 
 
@@ -51,7 +52,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Check after each test that the indexes, state lines and log of its queue agree. A mark excepts some tests."""
+    """Check after each test that the indexes, state lines and log of its queue agree.
+
+    Tests with the mark `damaged` are not checked.
+    """
     result = yield
     seed = pyfuncitem.funcargs.get("seed")
     if isinstance(seed, Seed) and pyfuncitem.get_closest_marker("damaged") is None:

@@ -91,8 +91,8 @@ def test_a_raised_rate_admits_the_next_job_after_its_new_interval(seed: Seed) ->
 
 
 def test_a_lane_opens_when_another_scope_refuses_the_lane_before_it(seed: Seed) -> None:
-    """A place under the task's cap is free. The lane of tenant x comes first, but its own cap is full, so tenant y gets
-    it."""
+    """A place under the task's cap is free. The lane of tenant x comes first, but the cap of tenant x is full. So the
+    job of tenant y gets the place."""
     seed.cap("task=t", 1)
     seed.cap("tenant", 1)
     seed.enqueue("w-1", scopes=["task=t", "tenant=w"])

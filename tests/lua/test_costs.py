@@ -45,7 +45,7 @@ def test_a_job_takes_its_cost_from_the_burst(seed: Seed) -> None:
     assert claimed(seed) == ["j-2"]
 
 
-def test_a_job_that_costs_more_than_the_burst_waits_for_all_of_it(
+def test_a_job_that_costs_more_than_the_burst_waits_for_the_whole_burst(
     seed: Seed,
 ) -> None:
     """The job begins when the whole burst is free. The rate then has a debt, for which the next job waits."""
@@ -121,7 +121,7 @@ def test_a_delayed_job_keeps_its_cost(seed: Seed) -> None:
 
 
 def test_a_debt_is_not_forgiven_by_later_claims(seed: Seed) -> None:
-    """A rate without costs is never exhausted for so long: its arrival time would be cut."""
+    """The debt is 490 units, and the burst is 10. Redis cuts only the arrival times of rates without a unit."""
     begin(seed, "100/1000ms/10", 500, 1)
     assert claimed(seed) == ["j-0"]
     for _ in range(10):
@@ -275,7 +275,7 @@ def test_a_worker_without_the_claim_cannot_correct_a_cost(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("told", ["tokens", "tokens:-1", "tokens:x", "tokens:1;", "tokens:1.5"])
-def test_a_correction_of_costs_in_another_form_is_refused(seed: Seed, told: str) -> None:
+def test_a_malformed_correction_of_costs_is_refused(seed: Seed, told: str) -> None:
     begin(seed, "100/1000ms/10", 9)
     (claim,) = seed.claim().jobs
 
@@ -343,8 +343,8 @@ def test_no_job_of_a_paused_scope_begins_before_the_pause_ends(seed: Seed, scope
 
 @every_rate
 def test_jobs_begin_one_after_another_when_a_pause_ends(seed: Seed, scope: str) -> None:
-    """The whole burst is free at the end of the pause. If all of it began at once, the service would refuse it
-    again."""
+    """At the end of a pause, the rate has room for one job only. If many jobs began at once, the service would refuse
+    them again."""
     paused(seed, scope, 5_000, *[1] * 8)
     seed.enqueue(*(f"more-{n}" for n in range(6)), scopes=[scope])
 
@@ -407,8 +407,10 @@ def test_a_pause_has_the_same_length_when_the_clock_goes_back(seed: Seed, scope:
 def test_a_pause_that_is_partly_over_ends_no_earlier_when_the_clock_goes_back(
     seed: Seed, scope: str, back_ms: int
 ) -> None:
-    """Checks a clock that is set back to a moment in the pause, to its beginning, and behind it. 2,000 ms of the pause
-    are left; Redis may count it from its beginning again."""
+    """Checks a clock that is set back to a moment in the pause, to its beginning, and to an earlier time.
+
+    The pause of 5,000 ms still lasts for at least the remaining 2,000 ms. Redis may count all 5,000 ms again.
+    """
     paused(seed, scope, 5_000, 1, 1)
     seed.advance(3_000)
     assert claimed(seed) == []

@@ -98,8 +98,7 @@ def test_features_that_another_queue_uses_do_not_change_the_calls_to_a_plain_que
 def test_a_call_to_a_plain_queue_has_only_its_own_keys_arguments_and_records(
     valkey_url: str, name: str
 ) -> None:
-    """The header of a script lists its keys, arguments and records. The call lacks the header's keys on demand and its
-    Tail."""
+    """The header of a script lists its keys, arguments and records. The call has no key on demand and no Tail."""
     with recorded(valkey_url) as (seed, transport):
         live(seed, transport, "first")
         calls = [call for call in live(seed, transport, "job") if script_of(call).name == name]

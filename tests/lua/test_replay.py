@@ -779,7 +779,7 @@ async def test_the_asyncio_client_repeats_calls_as_the_sync_client_does(
 
 
 class Redirected:
-    """The calls of a Seed that the tests above make, on an AsyncClient."""
+    """The calls of a Seed that the operations above need, sent by an AsyncClient."""
 
     def __init__(self, seed: Seed, client: AsyncClient) -> None:
         self.seed, self.client, self.calls, self.job = (

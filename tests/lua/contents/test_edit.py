@@ -53,7 +53,7 @@ def test_an_edit_of_the_priority_moves_a_job_in_a_lane_to_another_lane(seed: See
 
 
 @pytest.mark.parametrize("lane", ["", LANE])
-def test_an_edit_that_delays_a_job_keeps_its_place_in_line(seed: Seed, lane: str) -> None:
+def test_a_job_that_an_edit_delays_keeps_its_place_in_line(seed: Seed, lane: str) -> None:
     seed.enqueue("a", "b", lane=lane)
 
     changes = seed.changes(lambda: seed.edit("a", due="+1000"))

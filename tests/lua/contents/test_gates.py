@@ -1,5 +1,5 @@
-"""Two gates for calls. A pause stops claims. A full backlog of the audit log stops enqueues, and at twice its limit
-also claims."""
+"""Two gates for calls. A pause stops claims. A backlog of the audit log stops enqueues at its limit, and stops claims,
+too, at twice its limit."""
 
 import json
 

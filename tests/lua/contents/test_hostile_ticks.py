@@ -219,7 +219,7 @@ def test_a_due_schedule_is_given_to_one_worker_only_though_several_workers_ask(s
 
 @pytest.mark.parametrize("what", ["put", "resume"])
 def test_a_schedule_change_is_refused_if_its_next_instant_has_passed(seed: Seed, what: str) -> None:
-    """The caller is slow, or its clock is. The answer says after which time the next instant must be."""
+    """The caller or its clock is slow. The answer has the time after which the next instant must be."""
     put(seed)
     until_due(seed)
     fire(seed)

@@ -339,8 +339,8 @@ def test_an_expired_result_is_removed_first_and_does_not_count_as_evicted(seed: 
 def test_the_audit_mark_of_a_result_applies_to_no_other_result_of_the_call(
     seed: Seed,
 ) -> None:
-    """The audit mark asks for the whole result in the log. The other result has no mark, but has the same length as
-    one."""
+    """The audit mark before a digest asks for the whole result in the log. Only the first result has the mark, and the
+    texts of both digests have the same length."""
     seed.attach()
     enqueue(seed, "a", "b")
     claims = seed.claim().jobs

@@ -1,4 +1,4 @@
-"""Kept results in the log. It has the digest of each result, and the whole result if the task asks for it."""
+"""Kept results in the log. The log has the digest of each result, and the whole result if the task asks for it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_log_has_the_whole_result_if_the_job_asks_for_it(seed: Seed, turn: b
     assert f"task=t audit=full until={seed.now + HOUR} bytes=" in after["results"]["a"]
 
 
-def test_the_log_has_the_own_result_of_each_job_that_one_call_ended(seed: Seed) -> None:
+def test_no_job_that_one_call_ended_has_the_result_of_another_job_in_the_log(seed: Seed) -> None:
     seed.attach()
     seed.enqueue("a", "b", "c", keep_ms=HOUR)
     seed.enqueue("plain")
@@ -115,11 +115,10 @@ def test_the_longest_allowed_result_is_logged_unchanged(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_a_result_missing_in_redis_is_reported_with_its_place_in_the_log(
+def test_a_poll_of_a_result_that_redis_lacks_returns_the_last_entry_of_the_outbox(
     seed: Seed,
 ) -> None:
-    """Checks an evicted and an expired result. The answer says up to which entry the mirror must copy until the log has
-    the result."""
+    """Checks an evicted and an expired result. Once the mirror has copied the returned entry, SQL has both results."""
     seed.attach()
     long = '"' + "x" * 1_000 + '"'
     seed.enqueue("evicted", keep_ms=HOUR, audit_result=FULL)

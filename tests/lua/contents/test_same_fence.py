@@ -40,7 +40,7 @@ def test_only_the_worker_that_made_a_claim_can_settle_the_claim(
     assert [str(e.event) for e in seed.entries()].count("settlement_refused") == 1
 
 
-def test_a_worker_whose_name_begins_the_claiming_workers_name_cannot_settle(
+def test_a_worker_whose_name_is_a_prefix_of_the_claiming_workers_name_cannot_settle(
     seed: Seed,
 ) -> None:
     seed.enqueue("a")

@@ -45,7 +45,7 @@ def read(
 ) -> tuple[list[tuple[int, str, int]], StreamPlace]:
     """Read a stream up to its present end. Return the chunks as (number, text, missed), and the reader's new place.
 
-    ``missed`` is the number of chunks before it that are gone.
+    ``missed`` says how many chunks directly before this chunk are gone.
     """
     found: list[tuple[int, str, int]] = []
     while True:
@@ -113,7 +113,7 @@ def test_the_chunks_of_the_next_claim_have_the_next_numbers(seed: Seed) -> None:
     ]
 
 
-def test_the_progress_of_an_earlier_claim_stays_with_the_number_of_its_claim(seed: Seed) -> None:
+def test_the_progress_of_an_earlier_claim_keeps_the_number_of_that_claim(seed: Seed) -> None:
     first = seed.running("a")
     seed.show(first, says="5/10 half", chunks=[(1, "one")])
     seed.fail(first)
@@ -214,7 +214,7 @@ def test_the_progress_ends_with_the_job(seed: Seed, end: str) -> None:
     seed.assert_consistent()
 
 
-def test_a_dead_job_keeps_its_progress_until_it_leaves(seed: Seed) -> None:
+def test_a_dead_job_keeps_its_progress_until_it_is_pruned(seed: Seed) -> None:
     claim = seed.running("a")
     seed.show(claim, says="1/3 up")
     seed.fail(claim, verdict="final")
@@ -288,7 +288,9 @@ def test_another_job_with_the_same_id_begins_a_new_stream(seed: Seed) -> None:
     seed.assert_consistent()
 
 
-def test_new_chunks_after_a_loss_have_numbers_above_those_that_readers_have(seed: Seed) -> None:
+def test_new_chunks_after_a_loss_have_higher_numbers_than_the_chunks_that_were_read(
+    seed: Seed,
+) -> None:
     claim = seed.running("a")
     seed.show(claim, chunks=[(1, "one"), (2, "two")])
     seed.control.delete(seed.keys("shown"))
@@ -353,7 +355,7 @@ def test_a_reader_gets_the_chunks_of_a_new_job_after_the_stream_was_lost(
     ]
 
 
-def test_the_chunks_of_a_claim_after_its_stream_was_lost_are_read_once(seed: Seed) -> None:
+def test_a_chunk_that_is_emitted_after_a_loss_of_the_stream_is_read_once(seed: Seed) -> None:
     claim = seed.running("a")
     seed.show(claim, chunks=numbered("one", "two"))
     _, place = read(seed, "a")

@@ -96,7 +96,7 @@ def test_long_arguments_behind_skipped_entries_are_not_read_to_find_the_next_job
     assert read["cmdstat_lrange"]["calls"] == 1
 
 
-def test_entries_are_skipped_up_to_the_first_job_and_to_the_bound(seed: Seed) -> None:
+def test_a_skip_of_entries_stops_at_the_first_live_job_and_at_its_bound(seed: Seed) -> None:
     keys = queue_keys("q")
     source = PagedKey("ready:2", frozenset({State.READY}))
     gone = [f"g{n:04}" for n in range(1_200)]
