@@ -113,7 +113,7 @@ def logged(seed: Seed, database: Database) -> Any:
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda each: each.__name__)
-def test_the_doctor_copies_nothing_from_a_batch_that_does_not_hold(
+def test_the_doctor_copies_nothing_from_a_changed_batch(
     seed: Seed, database: Database, change: Change
 ) -> None:
     true = logged(seed, database)
@@ -134,7 +134,7 @@ def test_the_doctor_copies_nothing_from_a_batch_that_does_not_hold(
     [each for each in CHANGES if each is not give_last_step_to_another],
     ids=lambda each: each.__name__,
 )
-def test_a_restore_puts_no_box_back_from_a_batch_that_does_not_hold(
+def test_a_restore_puts_no_box_back_from_a_changed_batch(
     seed: Seed, database: Database, change: Change
 ) -> None:
     logged(seed, database)
@@ -149,7 +149,7 @@ def test_a_restore_puts_no_box_back_from_a_batch_that_does_not_hold(
     assert CHANGES[change] in done.why_lost["a"]
 
 
-def test_signals_that_a_changed_log_has_are_not_copied(seed: Seed, database: Database) -> None:
+def test_the_doctor_copies_no_signal_from_a_changed_log(seed: Seed, database: Database) -> None:
     logged(seed, database)
     rests = (">1", ">approval", "=k")
     seed.control.hdel(boxes(seed), *(f"{LIFE}{rest}" for rest in rests))
@@ -184,7 +184,7 @@ def test_a_box_is_mended_only_if_its_batches_are_not_too_large_to_check(
     assert true == text_of(seed, "|1")
 
 
-def test_the_doctor_copies_events_that_a_prune_left_only_while_they_are_unchanged(
+def test_the_doctor_copies_the_remaining_events_after_a_prune_only_if_they_are_unchanged(
     seed: Seed, database: Database
 ) -> None:
     true = logged(seed, database)

@@ -33,7 +33,7 @@ from tests.kit.fleet import QUEUE, Fleet
 from tests.kit.schemas import copied
 
 PAGES_BETWEEN = 7
-"""The fixture does its work before a page is read whose number is a multiple of this number."""
+"""The fixture does its work before every seventh page is read."""
 
 
 @pytest.fixture

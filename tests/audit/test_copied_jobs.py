@@ -64,7 +64,7 @@ def enqueue(app: App, count: int, **options: Any) -> list[str]:
 
 
 def run(app: App, *, error: str | None = None) -> list[str]:
-    """Claim all ready jobs, and return their ids. The jobs die of ``error``, or succeed without it."""
+    """Claim all ready jobs, and return their ids. The jobs die of ``error`` if it is given. Otherwise they succeed."""
     client, ended = app.client, []
     while held := client.run(claims.claim("mail", "w-1", 50)).jobs:
         ended += [claim.id for claim in held]

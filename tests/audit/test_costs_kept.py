@@ -28,7 +28,9 @@ def enqueue(client: Client, *ids: str) -> None:
     client.run(client.calls.enqueue.many(made))
 
 
-def test_a_restored_job_has_its_cost_again_and_takes_it(client: Client, database: Database) -> None:
+def test_a_restored_job_has_its_cost_again_and_takes_it_from_the_rate(
+    client: Client, database: Database
+) -> None:
     client.run(client.calls.caps.set(QUEUE, [("ask@60s:tokens", "1000/60000ms/1000", -1)]))
     enqueue(client, "a", "b")
     held = claim(client, 5)
@@ -84,7 +86,7 @@ def limit(client: Client, text: str) -> None:
 
 
 @pytest.mark.parametrize("later", ["none", "1000/60000ms/1000"])
-def test_a_job_claimed_while_its_rate_had_no_limit_may_say_its_cost(
+def test_a_job_claimed_while_its_rate_had_no_limit_may_report_its_cost(
     client: Client, database: Database, later: str
 ) -> None:
     """Checks a rate whose limit an operator set to none. The claim does not list this rate."""

@@ -131,8 +131,8 @@ EMPTIED = {
     "quarantine": "kind",
     "mirror_cursor": "entries, events, gaps, quarantined",
 }
-"""The columns that do not depend on the number of the new epoch. A mirror that starts after the crash requests no epoch
-beyond the epochs in SQL."""
+"""The columns that do not depend on the number of the new epoch. A crash may change this number, since a new mirror
+knows only the epochs in SQL."""
 
 
 def emptied(source: StreamSource, queue: str, drain: Callable[[], None]) -> None:

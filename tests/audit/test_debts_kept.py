@@ -1,5 +1,5 @@
-"""Debts and pauses of rates that count a unit, after a clock that was set back, a baseline of the log, and a restore of
-lost jobs: Redis goes by them, and `audit verify` accepts what Redis does."""
+"""Debts and pauses of rates that count a unit. They stay in force after the clock was set back, after a baseline of the
+log, and after a restore of lost jobs. `audit verify` proves the log each time."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ SCOPE: Final = f"{FAMILY}=gpt"
 KINDS: Final = ("debt", "pause")
 PAUSE_MS: Final = 5_000
 OPENS_MS: Final = {"debt": 550, "pause": PAUSE_MS + 40}
-"""Milliseconds until a job of 5 tokens begins. The debt is one of 50 tokens, of which 10 come back in 100 ms; a pause
-leaves one token free."""
+"""Milliseconds until a job that costs 5 tokens begins. The debt is 50 tokens, and 10 tokens come back in 100 ms. At the
+end of a pause, one token is free."""
 
 
 class Paid:
-    """A queue on the test's clock, with a job that has taken more than there was, or that has paused its scope."""
+    """A queue on the test's clock. Its first job takes more tokens than are free, or pauses its scope."""
 
     def __init__(self, server: RedisServer, database: Database) -> None:
         self.server, self.database = server, database
@@ -57,7 +57,7 @@ class Paid:
         assert self.client.run(claims.spend(QUEUE, "w-1", records)) == {}
 
     def begin(self, kind: str) -> None:
-        """Let the job ``a`` take 60 tokens, or pause its scope. The job ``b`` waits for it."""
+        """Let the job ``a`` take 60 tokens, or pause its scope. The job ``b`` then waits for the rate."""
         self.limit()
         self.enqueue("a", 60 if kind == "debt" else 5)
         self.enqueue("b", 5)
@@ -95,7 +95,7 @@ def paid(start_redis: Callable[..., RedisServer], database: Database) -> Iterato
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_clock_that_is_set_back_ends_no_debt_and_no_pause_and_the_log_holds(
+def test_debts_and_pauses_stay_in_force_after_the_clock_was_set_back(
     paid: Paid, database: Database, kind: str
 ) -> None:
     paid.begin(kind)
@@ -107,7 +107,7 @@ def test_a_clock_that_is_set_back_ends_no_debt_and_no_pause_and_the_log_holds(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_debts_and_pauses_hold_after_a_baseline_in_which_each_job_has_its_cost(
+def test_debts_and_pauses_stay_in_force_after_a_baseline_that_has_each_jobs_cost(
     paid: Paid, database: Database, kind: str
 ) -> None:
     paid.begin(kind)
@@ -121,7 +121,7 @@ def test_debts_and_pauses_hold_after_a_baseline_in_which_each_job_has_its_cost(
     assert_agree(paid.client, database, LogVerdict.HOLDS)
 
 
-def test_a_job_that_was_claimed_before_a_baseline_says_its_cost_and_pauses_its_scope(
+def test_a_job_that_was_claimed_before_a_baseline_can_report_its_cost_and_pause_its_scope(
     paid: Paid, database: Database
 ) -> None:
     paid.limit()
@@ -139,10 +139,11 @@ def test_a_job_that_was_claimed_before_a_baseline_says_its_cost_and_pauses_its_s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_restore_of_lost_jobs_leaves_the_debts_and_pauses_that_redis_has(
+def test_a_restore_of_lost_jobs_changes_no_debt_and_no_pause_in_redis(
     paid: Paid, database: Database, kind: str
 ) -> None:
-    """Checks a server that goes on with an older snapshot, which has the debt or the pause, but not the last job."""
+    """Checks a server that restarts with an older snapshot. The snapshot has the debt or the pause, and lacks the last
+    job."""
     paid.begin(kind)
     paid.control.save()
     paid.enqueue("late", 9)

@@ -217,7 +217,7 @@ def test_a_signal_that_is_falsely_marked_as_taken_is_found(
 
 
 @pytest.mark.parametrize("saved", [0, 2])
-def test_a_header_that_says_one_entry_more_is_named_and_mended(
+def test_a_box_header_that_counts_one_entry_too_many_is_reported_and_repaired(
     seed: Seed, database: Database, saved: int
 ) -> None:
     if saved:
@@ -274,7 +274,7 @@ def test_repair_writes_back_what_a_parked_job_waits_for(seed: Seed, database: Da
     assert ([], line) == (left, str(seed.state("a")))
 
 
-def test_jobs_whose_lines_exchanged_their_boxes_keep_their_steps(
+def test_two_jobs_keep_their_steps_after_a_forger_exchanged_the_boxes_in_their_lines(
     seed: Seed, database: Database
 ) -> None:
     true = two_durable_jobs(seed)
@@ -314,7 +314,7 @@ def test_repair_removes_no_entry_and_no_signal_whose_event_sql_lost(
     assert true == seed.control.hgetall(boxes(seed))
 
 
-def test_a_job_keeps_its_box_though_its_row_in_sql_names_another(
+def test_a_job_keeps_its_box_though_its_row_in_sql_names_another_box(
     seed: Seed, database: Database
 ) -> None:
     durable(seed)
@@ -331,7 +331,7 @@ def test_a_job_keeps_its_box_though_its_row_in_sql_names_another(
     assert not seed.control.zscore(seed.keys("expiring"), f"box|{LIFE}")
 
 
-def test_forged_members_with_odd_numbers_do_not_make_a_box_count_as_lost(
+def test_forged_members_with_invalid_numbers_do_not_make_a_box_count_as_lost(
     seed: Seed, database: Database
 ) -> None:
     durable(seed)

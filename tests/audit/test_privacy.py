@@ -1,4 +1,4 @@
-"""Secrets in arguments reach no event, table or log line. With a redactor, no secret in an error gets there.
+"""Secrets in arguments reach no event, table or log line. A redactor keeps the secrets in errors out of them, too.
 
 Real workers and a mirror run the real scripts, and log at the level DEBUG.
 """

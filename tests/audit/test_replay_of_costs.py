@@ -129,7 +129,7 @@ def test_replay_reports_a_claim_before_a_jobs_extra_cost_is_paid(log: MemoryWrit
         ({"told": "tokens:1000000001"}, "I3", "says 'tokens:1000000001', and these are no costs"),
     ],
 )
-def test_replay_reports_a_false_settlement(
+def test_replay_reports_a_false_cost_of_a_claim(
     log: MemoryWriter, change: dict[str, str], invariant: str, says: str
 ) -> None:
     fence = begun(log, a=10)
@@ -142,7 +142,7 @@ def test_replay_reports_a_false_settlement(
     assert found.says.startswith(says)
 
 
-def test_replay_reports_a_second_settlement_of_one_claim(log: MemoryWriter) -> None:
+def test_replay_reports_a_second_cost_of_one_claim(log: MemoryWriter) -> None:
     fence = begun(log, a=10)
     spend(log, "a", fence, "tokens:3", 5)
     spend(log, "a", fence, "tokens:3", 6)
@@ -150,7 +150,7 @@ def test_replay_reports_a_second_settlement_of_one_claim(log: MemoryWriter) -> N
     assert the_violation(log).says == "settles the cost of its claim a second time"
 
 
-def test_replay_reports_a_settlement_after_the_claim_has_ended(log: MemoryWriter) -> None:
+def test_replay_reports_a_cost_that_is_logged_after_the_end_of_its_claim(log: MemoryWriter) -> None:
     fence = begun(log, a=10)
     log.jobs("retried", ["a", fence, None, 1, None], by="w-1")
     spend(log, "a", fence, "tokens:3", 5)
@@ -164,7 +164,7 @@ def test_replay_reports_a_settlement_after_the_claim_has_ended(log: MemoryWriter
 def begun_before_the_log(limit: str | None) -> tuple[MemoryWriter, str]:
     """Return a log that begins with the claim of job "a", and the fence of the claim.
 
-    The job's rate has no limit at the claim, and then ``limit``. Jobs "b" and "c" begin after it.
+    The job's rate has no limit at the claim, and gets ``limit`` afterwards. Then jobs "b" and "c" are enqueued.
     """
     log = MemoryWriter()
     log.begin(BEGIN_MS - 2, "attached")
@@ -176,14 +176,14 @@ def begun_before_the_log(limit: str | None) -> tuple[MemoryWriter, str]:
     return log, fence
 
 
-def test_replay_accepts_a_cost_of_a_unit_that_a_job_without_a_beginning_may_count() -> None:
+def test_replay_accepts_the_cost_of_a_job_that_was_enqueued_before_the_log() -> None:
     log, fence = begun_before_the_log(limit=None)
     spend(log, "a", fence, "tokens:13", 5)
 
     assert replay(log).violations == []
 
 
-def test_replay_accepts_a_claim_after_a_job_without_a_beginning_paid_a_rate_back() -> None:
+def test_replay_accepts_a_claim_after_a_job_from_before_the_log_gave_its_cost_back() -> None:
     log, fence = begun_before_the_log("100/1000ms/10")
     claim(log, "b", 10, 10)
     spend(log, "a", fence, "tokens:0", 11)
@@ -192,7 +192,7 @@ def test_replay_accepts_a_claim_after_a_job_without_a_beginning_paid_a_rate_back
     assert replay(log).violations == []
 
 
-def test_replay_reports_a_second_cost_of_a_claim_of_a_job_without_a_beginning() -> None:
+def test_replay_reports_a_second_cost_of_a_job_from_before_the_log() -> None:
     log, fence = begun_before_the_log(limit=None)
     spend(log, "a", fence, "tokens:13", 5)
     spend(log, "a", fence, "tokens:13", 6)
@@ -250,7 +250,7 @@ def test_replay_reports_a_pause_that_shortens_another_pause(log: MemoryWriter) -
     assert the_violation(log).says == f"makes the pause of {SCOPE} shorter"
 
 
-def test_replay_accepts_a_pause_of_a_rate_that_a_job_without_a_beginning_may_have() -> None:
+def test_replay_allows_no_claim_during_a_pause_by_a_job_from_before_the_log() -> None:
     log, fence = begun_before_the_log("100/1000ms/10")
     pause(log, "a", fence, 5, 5_000)
     claim(log, "b", 4_990, 10)

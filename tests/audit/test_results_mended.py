@@ -1,4 +1,5 @@
-"""Results, remembered ids and windows of names that only SQL has. The doctor repairs those that the log proves."""
+"""Results, remembered ids and windows of names whose events only SQL has. The doctor repairs each difference whose true
+value the log proves."""
 
 from __future__ import annotations
 

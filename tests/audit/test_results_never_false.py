@@ -24,7 +24,7 @@ OUTBOX = f"rqc:{{{QUEUE}}}:outbox"
 
 
 class Missing:
-    """Ways in which the log lacks events. Each method causes one; `nothing` leaves the log complete."""
+    """Ways in which the log loses events, each as a method. The method `nothing` leaves the log complete."""
 
     def __init__(self, client: Client, database: Database, fleet: Fleet) -> None:
         self.client = client

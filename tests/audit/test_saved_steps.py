@@ -81,7 +81,7 @@ def test_replay_accepts_the_steps_of_a_job_in_a_true_log() -> None:
         ("1/0", None),
     ],
 )
-def test_replay_reports_a_saved_step_with_other_failures_than_the_log(
+def test_replay_reports_a_saved_step_whose_number_of_failures_differs_from_the_log(
     base: str | None, says: str | None
 ) -> None:
     log = MemoryWriter()
