@@ -364,7 +364,7 @@ async def test_each_job_keeps_its_own_result(shop: App, server: Client) -> None:
     assert "result" not in str(events(server, handles[5].id, QUEUE)[-1][1])
 
 
-def test_a_killed_worker_costs_each_job_of_its_batch_one_lease(
+def test_a_killed_worker_causes_one_loss_for_each_job_of_its_batch(
     valkey_url: str, tmp_path: Any
 ) -> None:
     witness = Witness(tmp_path / "witness.jsonl")

@@ -297,7 +297,7 @@ class Late(AsyncPoolTransport):
 async def test_neither_of_two_turns_runs_jobs_that_were_claimed_before_the_caps_were_declared(
     make_app: Callable[[], App], run: RunApp
 ) -> None:
-    """Checks two claims in a new epoch that Redis carries out before the worker declares its caps."""
+    """Checks two claims that Redis carries out in a new epoch. The worker declares its caps only afterwards."""
     app = make_app()
     ends, ran = asyncio.Semaphore(0), 0
 

@@ -51,7 +51,9 @@ def log_of(client: Client, kind: str, queue: str = QUEUE) -> list[dict[str, Any]
     return [job.fields for entry in entries if entry.event == kind for job in entry.jobs]
 
 
-async def test_the_last_cost_that_a_handler_reports_is_settled_however_it_ends(app: App) -> None:
+async def test_the_last_cost_that_a_handler_reports_is_settled_however_the_handler_ends(
+    app: App,
+) -> None:
     @app.task(queue=QUEUE, name="ask", caps=asks(), retry=RetryPolicy(max_attempts=1))
     async def ask(model: str, tokens: int, fails: bool = False) -> None:
         current_job().cost("tokens", 1)
@@ -105,7 +107,7 @@ async def test_the_first_cost_on_a_server_that_lacks_the_script_is_settled(app: 
     assert [each["told"] for each in log_of(app.client, "cost_settled")] == ["tokens:7"]
 
 
-async def test_a_paused_key_holds_back_all_its_jobs_without_an_attempt(app: App) -> None:
+async def test_a_pause_of_a_key_holds_back_all_its_jobs_and_uses_no_attempt(app: App) -> None:
     answers: list[tuple[str, int]] = []
     asked = asyncio.Event()
 

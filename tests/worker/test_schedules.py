@@ -65,7 +65,7 @@ def ticked(app: App) -> list[dict[str, Any]]:
 
 
 def assert_without_a_gap(told: list[dict[str, Any]]) -> None:
-    """Assert that no instant is lost: the next event has the instant that the event before named as next.
+    """Assert that no instant is lost. Each event names the next instant, and the next event has this instant.
 
     An event that skips instants counts the skipped instants as missed.
     """

@@ -46,7 +46,7 @@ RUN = {
     "chosen parent": "parent",
     "chosen link": "link",
 }
-"""The relation of each claim's span to the span of its enqueue, with ``auto``."""
+"""For each claim: how its span refers to the span of the enqueue if the app is instrumented with ``auto``."""
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def run_program(program: str) -> str:
     return done.stdout
 
 
-def test_an_exporter_that_hangs_does_not_keep_a_process_that_ends() -> None:
+def test_a_process_ends_though_its_exporter_of_spans_hangs() -> None:
     program = """
 import threading
 from opentelemetry import trace
@@ -364,7 +364,7 @@ def test_an_app_without_references_does_not_wait_for_a_provider(
     assert [app] == begun
 
 
-def test_with_an_unknown_opentelemetry_an_app_makes_spans_from_the_beginning(
+def test_an_app_makes_spans_from_the_beginning_with_an_unknown_version_of_opentelemetry(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun: list[str] = []
@@ -442,7 +442,7 @@ def test_headers_that_carry_no_trace_do_not_make_a_job_fail(
     assert (None, ()) == (span.parent, tuple(span.links))
 
 
-def test_the_names_in_spans_are_those_of_the_stated_version_of_the_conventions() -> None:
+def test_the_semantic_conventions_define_each_attribute_of_spans_but_rq_cores_own() -> None:
     from opentelemetry.semconv._incubating.attributes import messaging_attributes
     from opentelemetry.semconv.attributes import error_attributes
     from opentelemetry.semconv.schemas import Schemas
@@ -458,7 +458,7 @@ def test_the_names_in_spans_are_those_of_the_stated_version_of_the_conventions()
     assert conventions.SCHEMA_URL in {schema.value for schema in Schemas}
 
 
-def test_the_page_about_traces_has_each_name_and_the_version() -> None:
+def test_the_page_about_traces_lists_each_attribute_and_the_version_of_the_conventions() -> None:
     page = (ROOT / "docs" / "how-to" / "traces.md").read_text()
     rows = [
         line
@@ -470,7 +470,7 @@ def test_the_page_about_traces_has_each_name_and_the_version() -> None:
     assert f"semantic conventions {conventions.VERSION}" in page
 
 
-def test_an_app_is_instrumented_once_and_with_a_known_relation() -> None:
+def test_instrument_refuses_an_unknown_relation_and_a_second_call_with_other_options() -> None:
     app = App("redis://nowhere.invalid")
     wrong: Any = "child"
     with pytest.raises(InvalidOption, match=r"relation.*must be auto, parent or link"):
