@@ -120,7 +120,7 @@ def test_an_invalid_name_in_the_list_of_queues_stops_no_worker(
 @pytest.mark.parametrize(
     "words", [("queues",), ("workers",), ("doctor",), ("enqueue", "new", "send")], ids=" ".join
 )
-def test_commands_name_the_key_of_a_list_of_queues_that_has_the_wrong_type(
+def test_commands_name_the_key_if_the_list_of_queues_has_the_wrong_type(
     cli: CommandLine, control: redis.Redis, words: tuple[str, ...]
 ) -> None:
     """Checks that the error names the key and the remedy, and is not Redis' WRONGTYPE alone."""

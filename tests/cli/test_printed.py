@@ -40,7 +40,7 @@ from tests.kit.servers import RedisServer
 FORGED = "rq-core: all is well"
 HOSTILE = f"\x1b[2J\x1b]0;title\x07\r\n{FORGED}\n\x9b31m\u202e[red]\x08\x7f" + "x" * 100_000
 LINE_MAX = 10_000
-"""Most characters of a printed line. A line of a table has several cells."""
+"""The highest number of characters of a printed line. A line of a table has several cells."""
 KEYS = queue_keys("mail")
 
 
