@@ -1,4 +1,4 @@
-"""Changes that operators and admins make on the page to jobs, queues and schedules. The log has who made each change,
+"""Changes that operators and admins make on the page to jobs, queues and schedules. The log says who made each change,
 and why."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The number of Redis commands that a page sends: at most 70, with those of the overview that all viewers share.
+"""The number of Redis commands that a page sends. It is at most 70, including the commands of the shared overview.
 
 Only a search by an argument sends more.
 """
@@ -21,7 +21,7 @@ from tests.web.conftest import QUEUE, Browse, Scene, read
 PAGE_MAX: Final = 70
 LANES: Final = 1_100
 LISTED: Final = 600
-"""Length of each list. It is more than the pages read."""
+"""The number of entries in each list. A page reads fewer entries."""
 
 
 def sent(scene: Scene, ask: Callable[[], object]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Hostile texts, which pages show as plain text. Only viewers with the right to see arguments see them."""
+"""Pages show hostile texts as plain text. Only viewers with the right to see arguments see secret fields of jobs."""
 
 from __future__ import annotations
 

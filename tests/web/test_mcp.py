@@ -228,7 +228,7 @@ async def test_a_viewer_with_the_right_sees_arguments_and_may_search_by_them(bus
     assert not searched.is_error
 
 
-async def test_lists_have_at_most_a_hundred_rows_and_the_newest_events_of_a_job(
+async def test_a_tool_returns_at_most_a_hundred_queues_and_the_newest_hundred_events_of_a_job(
     scene: Scene,
 ) -> None:
     seed = scene.seed

@@ -1,6 +1,6 @@
 """An engineer on call works with the page alone: finds jobs that died of one error, and reads a traceback.
 
-The engineer requeues the jobs of one customer, copies those of another, and sees both changes in the log.
+The engineer requeues the jobs of one customer, copies the jobs of another customer, and sees both changes in the log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.web.browser.test_changing_many import login, server
 from tests.web.conftest import QUEUE
 
 MANY: Final = 300
-"""Number of jobs that die of the error; a third of them is of one customer."""
+"""Number of jobs that die of the error. Each of three customers has a third of these jobs."""
 ERROR: Final = "ProviderTimeout"
 WHY: Final = "the provider is back"
 TRACEBACK: Final = 'File "mail/provider.py", line 42, in send\n    raise ProviderTimeout(30)'
