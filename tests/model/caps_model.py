@@ -95,7 +95,7 @@ class CapsModel(Model):
         return (limit.burst - 1) * self.interval(limit)
 
     def begins(self, scope: str) -> int:
-        """Return the theoretical arrival time of a rate in µs, at least the present, and at most what the limit
+        """Return the theoretical arrival time of a rate in µs. It is not in the past, and not later than the limit
         allows."""
         limit = self.limit(scope)
         furthest = self.now * 1000 + self.slack(limit) + self.interval(limit)

@@ -1,9 +1,9 @@
 """A model of start-time fair queueing (Goyal, Vin, Cheng 1996). Keys have weights, and jobs have virtual times.
 
-The job with the least start time is served first. A lane has the waiting jobs of one priority with the same scopes. Its
-first job starts at the clock, or at the finish of its key's last job if that is later. The clock is the latest start
-time of a served job. If a job's scopes were full for long, its finish counts from the clock. Its key then saves up no
-virtual time.
+The job with the least start time is served first. The clock of the model is the latest start time of a served job. A
+lane has the waiting jobs of one priority with the same scopes. The start time of its first job is the clock or the
+finish time of its key's last job, whichever is later. The finish time of a job counts from the clock. So a key saves up
+no virtual time while the scopes of its jobs are full.
 """
 
 import math

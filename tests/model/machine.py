@@ -391,8 +391,8 @@ class Queue(RuleBasedStateMachine):
         assert claimed.more or not left
 
     def let_expire(self) -> list[int]:
-        """Expire the overdue jobs in the model that a claim has expired on the server. Return due times that are in the
-        future.
+        """Expire each overdue job of the model that a claim has expired on the server. Return the due times of these
+        jobs that are still in the future.
 
         A claim that follows another claim closely does not sweep, and may leave overdue jobs.
         """

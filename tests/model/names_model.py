@@ -163,7 +163,7 @@ class Names(RuleBasedStateMachine):
         self.see_ends()
 
     def see_ends(self) -> None:
-        """Remove the jobs that have left the server from the model, and free the names of dead jobs."""
+        """Remove from the model each job that has left the server, and free the names of dead jobs."""
         lines = lines_of(self.seed.snapshot())
         for job_id in list(self.jobs):
             if job_id not in lines:

@@ -15,7 +15,7 @@ priorities = st.sampled_from(["", "", "critical", "normal", "low"])
 
 
 class OnceQueue(Queue):
-    """Random histories of jobs with names that are edited, on the server and on the model."""
+    """Random histories of edits of jobs with names, on the server and on the model."""
 
     @rule(how=st.sampled_from(["keep", "replace"]), wanted=st.lists(named, min_size=1, max_size=5))
     def enqueue_unique(self, how: str, wanted: list[tuple[str, str, int, int]]) -> None:

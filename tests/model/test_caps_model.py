@@ -97,7 +97,7 @@ ONE_SCOPE = _of_one_scope()
 
 
 def in_small_sweeps(name: str) -> Script:
-    """Return a script. In place of `cap`, return a variant that updates only one scope of a family per call."""
+    """Return the script of this name. Of `cap`, return a variant that updates only one scope of a family per call."""
     return build_function(name, ONE_SCOPE) if name == "cap" else timed(name)
 
 
