@@ -1,8 +1,8 @@
 """Scripts that break between two writes. The doctor can repair the queue that a broken script leaves (invariant I8).
 
 Redis does not undo the writes of a broken script. `tests/lua/test_crash.py` shows that no script breaks by itself.
-These tests break each script that moves jobs after each of its writes. An oracle that shares no code with the doctor
-checks the repaired queue.
+These tests take each script that moves jobs, and break it after each of its writes. An oracle that shares no code with
+the doctor checks the repaired queue.
 """
 
 from collections.abc import Iterator

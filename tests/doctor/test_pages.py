@@ -23,8 +23,8 @@ def seed(redis_url: str) -> Iterator[Seed]:
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch, seed: Seed) -> Callable[[int], Busy]:
-    """Return a function that lets a queue work while the doctor reads its pages. The function takes a seed of the
-    work."""
+    """Return a function that lets a queue work while the doctor reads its pages. The function takes a number that
+    decides what the queue does."""
     page, steps = whole_queue._page, itertools.count()
 
     def begin(number: int) -> Busy:

@@ -1,5 +1,5 @@
-"""The doctor and the progress and streams of jobs. The doctor removes data of no job, and corrects the line of a
-stream."""
+"""Findings of the doctor about the progress and the streams of jobs. The doctor removes data that belong to no job, and
+corrects the line of a stream."""
 
 from collections.abc import Iterator
 
