@@ -130,14 +130,14 @@ def test_systemd_accepts_the_units(path: Path, tmp_path: Path) -> None:
     assert "Restrat" in done.stderr
 
 
-def test_systemd_starts_a_unit_again_for_as_long_as_it_ends_at_once() -> None:
-    """Makes sure that no five starts come within 10 s, after which systemd gives up by default."""
+def test_systemd_does_not_give_up_restarting_a_unit_that_ends_at_once() -> None:
+    """Checks that five starts take more than 10 s. By default, systemd gives up after five starts within 10 s."""
     for path in UNITS:
         assert unit(path)["Restart"] == "always"
         assert 5 * int(unit(path)["RestartSec"]) > 10
 
 
-def test_the_labels_in_the_page_are_those_of_the_objects() -> None:
+def test_the_page_has_exactly_the_labels_of_the_objects() -> None:
     objects = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
     page = (DOCS / "how-to" / "deploy.md").read_text()
     applied = re.findall(r"^kubectl apply .* -l app=([\w-]+)$", page, re.MULTILINE)

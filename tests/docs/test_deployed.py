@@ -1,5 +1,7 @@
-"""The container file and the Kubernetes objects, without a builder and a cluster: whether the objects' fields exist and
-agree, and whether the container file's commands make a worker, in a directory of their own."""
+"""The container file and the Kubernetes objects, tested without a builder and a cluster.
+
+The fields of the objects exist and agree. The commands of the container file make a worker that runs.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,8 @@ API: Final[dict[str, dict[str, str]]] = {
     "HttpGet": {"path": TEXT, "port": "a number or a name"},
     "Resources": {"requests": WORDS, "limits": WORDS},
 }  # fmt: skip
-"""The fields of apps/v1, batch/v1 and v1 that the objects may have. The schemas of Kubernetes 1.25 to 1.37 have each of
-them with this type."""
+"""The fields of apps/v1, batch/v1 and v1 that the objects may have, each with its type. The schemas of Kubernetes 1.25
+to 1.37 have each of these fields with this type."""
 VERSIONS: Final = {"Deployment": "apps/v1", "Job": "batch/v1"}
 
 
@@ -63,7 +65,7 @@ def objects() -> list[dict[str, Any]]:
 
 
 def wrong_fields(kind: str, found: Any, at: str) -> Iterator[str]:
-    """Yield each place of an object that the API does not have, or has with another type."""
+    """Yield the path of each field that the API does not have, and of each value whose type differs from the API's."""
     if kind == NUMBER:
         fits = type(found) is int
     elif kind == TEXT:
