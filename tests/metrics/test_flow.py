@@ -18,7 +18,7 @@ from rq_core.worker.settlement import NOT_RUN, Settlement
 from tests.metrics.scrape import exposition
 
 STEPS_MAX = 50
-"""Most bytecode instructions of Python for the counting of one job."""
+"""The highest number of Python's bytecode instructions with which one job is counted."""
 
 
 def settlement(task: str, verdict: str = "complete", ran_s: float = 0.02) -> Settlement:
