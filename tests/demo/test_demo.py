@@ -70,7 +70,7 @@ def test_the_demo_runs_on_given_servers(valkey_url: str, postgres_url: str, tmp_
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[Path]:
-    """Return the directory in which the option --keep leaves files. Stop the server that runs there after the test."""
+    """Return the directory in which the option --keep leaves files. After the test, stop the server there."""
     yield tmp_path
     for place in tmp_path.glob("rq-core-demo-*/server"):
         server.stop_server(place)
