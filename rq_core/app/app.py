@@ -90,7 +90,8 @@ class App(CopyProducer):
       stored or logged.
     - ``audit_payload``: "full" keeps the arguments of this app's jobs in the audit log, up to 64 KiB a job, without
       redaction. ``rq-core audit restore`` can then put back jobs that Redis lost. "digest", the default, keeps
-      arguments out of SQL. But if the log has a job's arguments, it also keeps those of the job's copies.
+      arguments out of SQL, with one exception: if the log has the arguments of a job, it also keeps the arguments of
+      the job's copies.
 
     Raises InvalidName or InvalidOption.
     """
@@ -187,7 +188,7 @@ class App(CopyProducer):
         - ``max_memory``: the maximum number of bytes that the process of an isolated function may use.
         - ``batch``: a Batch lets one call of the function run several jobs. The function takes ``jobs: list[Job[…]]``.
         - ``on_dead``: a function that is called with a DeadJob when a job of this task has died for any reason. The
-          call is a job of its own. There is one call for each death; only a fault can cause another.
+          call is a job of its own. Each death causes one call; only a fault can cause a second call for the same death.
 
         Raises InvalidTask, InvalidName or InvalidOption.
         """
@@ -297,8 +298,8 @@ class App(CopyProducer):
         """Resolve the annotations of all tasks, and the redactor's import path. A worker calls this before its first
         claim.
 
-        Without this call, each is resolved at its first use. Raises InvalidTask, and InvalidOption if the redactor does
-        not exist.
+        Without this call, each annotation and the import path are resolved at their first use. Raises InvalidTask, and
+        InvalidOption if the redactor does not exist.
         """
         self.redactor  # noqa: B018 - it is looked up on access
         for task in self._tasks.values():
@@ -323,8 +324,8 @@ class App(CopyProducer):
     def flow(self, name: str, /, *, on_failure: OnFailure = "drain") -> Flow:
         """Return a new flow. Declare its nodes in a ``with`` block: see docs/how-to/flows.md.
 
-        If a node fails, "drain" still runs the nodes that do not depend on it, and "cancel" cancels all others. Raises
-        InvalidName or InvalidFlow.
+        If a node fails, "drain" still runs the nodes that do not depend on it, and "cancel" cancels the nodes that run,
+        and begins no other node. Raises InvalidName or InvalidFlow.
         """
         from rq_core.app.flows.declaring import Flow
 

@@ -3,8 +3,8 @@
 A producer binds and validates a call's arguments, and sends them by name, as a JSON object. A worker validates this
 JSON and converts it to the annotated types. Datetimes, UUIDs, Decimals, enums, dataclasses, pydantic models, sets and
 containers of these keep their types. A value without an annotation, or annotated ``Any``, may have only JSON's types.
-An argument that the caller leaves out is not in the JSON, and gets the worker's default.
-A task's first use imports pydantic, so that defining a task stays quick; with ``keep_result``, its definition does.
+An argument that the caller leaves out is not in the JSON, and gets the worker's default. A task's first use imports
+pydantic, so that defining a task stays quick. Defining a task with ``keep_result`` imports pydantic at once.
 """
 
 from __future__ import annotations
@@ -209,7 +209,8 @@ class Arguments:
         return frozenset(name for name, hint in self._hints.items() if is_open(hint))
 
     def _unserialisable(self, valid: Mapping[str, Any], error: Exception) -> dict[str, str]:
-        """Return the first problem in each argument that has no JSON form, by its place, such as ``rows.3.when``.
+        """Return the first problem in each argument that has no JSON form. The key is the problem's place, such as
+        ``rows.3.when``.
 
         If each argument alone has a JSON form, the only key is ``arguments``.
         """

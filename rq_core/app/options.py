@@ -132,7 +132,8 @@ def keep_ms_of(keep_result: bool | Duration) -> int:
 
 
 def _ms_or(others: str, option: str, value: Duration, minimum: float) -> int:
-    """Convert a duration to milliseconds. Raises InvalidOption; ``others`` are further valid values for its message."""
+    """Convert a duration to milliseconds. Raises InvalidOption; ``others`` names further valid values for the message
+    of the error."""
     try:
         return ms_of(option, value, minimum=minimum)
     except InvalidOption as error:

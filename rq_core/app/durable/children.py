@@ -60,15 +60,16 @@ from rq_core.signals import StepMismatch, StepsSpent
 R = TypeVar("R")
 
 LOOK_MIN_S: Final = 5.0
-"""Seconds after which a parent looks again at children whose ends no worker reports, at least."""
+"""Minimum seconds after which a parent looks again at children whose ends no worker reports."""
 LOOK_MAX_S: Final = 3_600.0
-"""The same, at most. In between it is half of the time that the children have been enqueued."""
+"""Maximum seconds after which a parent looks again. Between the two limits, the parent waits half of the time that has
+passed since it enqueued the children."""
 PAUSE_MS: Final = 5_000
 """Ms for which a parent sleeps if a queue takes none of its children."""
 SAVED_MAX: Final = 100
 """Maximum number of results that a parent saves in one call."""
 SAVED_CHARACTERS: Final = 512 * 1024
-"""Number of characters of results after which a call saves no further one."""
+"""A call that saves results takes no further result once it has this number of characters."""
 ALIKE: Final = "the entries of steps with this name and a key are named like those of children"
 
 Place = tuple[str, str]

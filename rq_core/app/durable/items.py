@@ -165,7 +165,7 @@ def children_failed(
     message: str, job_id: str, prefix: str, items: Sequence[Item[Any]] = ()
 ) -> ChildrenFailed:
     """Return the error of a parent whose children failed: ``message``, and what an operator can do. ``job_id`` is the
-    parent's; ``prefix`` is that of the keys."""
+    parent's id, and ``prefix`` is the prefix of the keys in Redis."""
     error = ChildrenFailed(
         f"{message}. `rq-core children {job_id} --failed` lists what failed, `rq-core requeue {job_id}` runs it again",
         items,

@@ -92,8 +92,8 @@ class Steps:
         self._running: set[str] = set()
         self._passed: list[_Passed] = []
         self._ended: dict[int, int] = {}
-        """The entries that were begun first and saved later, by number, each with the number of entries that Redis had
-        at the save."""
+        """For each entry that was begun first and saved later: the number of entries that Redis had at the save. The
+        key is the entry's number."""
         self._waiting: set[int] = set()
         """The numbers of the waits and sleeps for which this run waits."""
         self._until: int | None = None

@@ -47,12 +47,13 @@ class KeptRun:
     graph: Graph
     frontier: Frontier
     places: dict[str, list[Place]]
-    """The queues and the ids of the children that an entry has enqueued, by its name."""
+    """The queue and the id of each child, by the name of the entry that enqueued the children."""
     characters: int
     """Number of characters of all values."""
 
     def holds(self, box: Box | None) -> bool:
-        """Return whether a box, read from the last entry of this copy on, has this entry."""
+        """Return whether the box still has the last entry of this copy. The box was read from the number of this entry
+        on."""
         if box is None or box.life != self.life or not box.entries:
             return False
         mine, there = self.entries[-1], box.entries[0]
@@ -80,9 +81,8 @@ class KeptRun:
 
 
 class NewestValues(Generic[K, V]):
-    """The values that were put last, by key, within a number of values and a size. May be shared by threads: each
-    operation on the dict is one that Python carries out whole, and there is no lock that a forked child could find
-    locked."""
+    """Keeps the newest values, by key, up to a number of values and a total size. Threads may share the object: Python
+    carries out each operation on the dict whole. There is no lock, since a forked child might inherit it locked."""
 
     def __init__(self, most: int, size_max: int) -> None:
         self._most = most
@@ -90,7 +90,7 @@ class NewestValues(Generic[K, V]):
         self._kept: dict[K, tuple[V, int]] = {}
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Keep a value of this size. The oldest values make room."""
+        """Keep a value of this size. Remove the oldest values if there is no room."""
         self._kept.pop(key, None)
         self._kept[key] = (value, size)
         kept = list(self._kept.items())
@@ -109,8 +109,8 @@ class NewestValues(Generic[K, V]):
 
 
 class ResumedSteps(JobSteps):
-    """The entries of one run of a flow's job. They are loaded in whole, or as far as they have changed since the run
-    before."""
+    """The entries of one run of a flow's job. The run loads the whole box, or only the entries that have changed since
+    the run before."""
 
     def __init__(
         self,
@@ -124,12 +124,13 @@ class ResumedSteps(JobSteps):
         self._kept = kept
         self._frontier = Frontier(graph)
         self._known_places: dict[str, list[Place]] = {}
-        """The queues and the ids of the children that an entry has enqueued, by its name."""
+        """The queue and the id of each child, by the name of the entry that enqueued the children."""
         self._characters = 0
         """Number of characters of the values of all entries."""
 
     async def _load(self) -> None:
-        """Load the entries: those that have changed, if the run before in this process has kept the others."""
+        """Load the entries. If an earlier run in this process has kept a copy that holds, load only the entries that
+        have changed since."""
         if not self._is_loaded():
             kept = self._kept.take((self._context.queue, self._context.id))
             if kept is not None:
@@ -138,7 +139,8 @@ class ResumedSteps(JobSteps):
         await super()._load()
 
     async def _load_rest(self, kept: KeptRun) -> None:
-        """Load what has changed since an earlier run has kept the entries; nothing, if that cannot be known."""
+        """Load the entries that have changed since an earlier run kept its copy. If the copy does not hold, load
+        nothing."""
         first = len(kept.entries)
         box = await self.home.load(first)
         if not kept.holds(box):

@@ -48,7 +48,7 @@ class FlowDocument(dict[str, Any]):
 
 class FlowArguments(Arguments):
     """The arguments of flows. A flow's job runs once for each node that ends, each time with the same arguments, so a
-    process keeps those that it has read last."""
+    process keeps the arguments that it has read last."""
 
     def __init__(self, task: str, function: Callable[..., Any]) -> None:
         super().__init__(task, function)
@@ -69,7 +69,7 @@ def graph_of(document: dict[str, Any]) -> Graph:
 
 
 def flow_task(app: Producer, tasks: Mapping[str, Task[..., Any]], queue: str) -> Task[..., Any]:
-    """Make the task of an app whose jobs are flows. ``tasks`` are the app's tasks, by name.
+    """Make the task ``rq_core.flow`` of an app. The task's jobs are flows. ``tasks`` are the app's tasks, by name.
 
     Raises InvalidTask, InvalidName or InvalidOption.
     """

@@ -23,8 +23,8 @@ class TakenApart(NamedTuple):
 
 
 def taken_apart(call: JobCall[Any]) -> TakenApart:
-    """Return the arguments of a call, and the placeholders in them. Arguments without a placeholder are validated here;
-    the others by the worker that fills them. Raises ArgumentsInvalid."""
+    """Return the arguments of a call, and the placeholders in them. This function validates the arguments without a
+    placeholder. The worker that fills in the results validates the other arguments. Raises ArgumentsInvalid."""
     arguments, task = call.task.arguments, call.task.name
     if not any(map(_has_hole, (*call.args, *call.kwargs.values()))):
         return TakenApart(json.loads(arguments.dump(call.args, call.kwargs)), [])
@@ -62,7 +62,7 @@ def _has_hole(value: object) -> bool:
 
 
 def _plain(value: Any, path: Path, holes: list[tuple[Path, Placeholder]]) -> Any:
-    """Return a value in the types of JSON, with null for each placeholder, which is added to ``holes``."""
+    """Return a value in the types of JSON, with null for each placeholder. The placeholders are added to ``holes``."""
     if isinstance(value, Placeholder):
         holes.append((path, value))
         return None
@@ -77,7 +77,7 @@ def _plain(value: Any, path: Path, holes: list[tuple[Path, Placeholder]]) -> Any
 
 def options_of(options: JobOptions) -> dict[str, Any]:
     """Return the options of a call as JSON, so that the worker which enqueues the child needs no code of its task. The
-    child's id is rq-core's own, so options of the id are left out."""
+    options that concern the job's id are left out, since rq-core itself makes the child's id."""
     found: dict[str, Any] = {}
 
     def add(name: str, value: object, made: Callable[[Any], Any] = lambda value: value) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 OnFailure = Literal["drain", "cancel"]
 _AUTO_MAX: Final = 44
-"""Number of characters of a task's name in the name of a node."""
+"""Maximum number of characters that the default name of a node takes from its task's name."""
 
 
 class FlowNode:
@@ -66,8 +66,8 @@ class FlowNode:
 
     @property
     def values(self) -> Any:
-        """The placeholder for the list of the results of a map, in the order of its calls, without those that failed.
-        Raises InvalidFlow for a node of one job."""
+        """The placeholder for a map's list of results, in the order of its calls. Calls that did not succeed have no
+        result in the list. Raises InvalidFlow for a node of one job."""
         if not self.is_map:
             raise self.flow.invalid(f"node {self.name} is one job: its result is .value")
         return Placeholder(self, f"the results of node {self.name}")
@@ -90,7 +90,8 @@ class Flow:
         self._why_closed = ""
         """Why nothing can be added any more; empty: nodes can be added."""
         self._part: FlowNode | None = None
-        """The part before, in a chain or a group. RESULT is its result."""
+        """The node that ``add_part`` added last. In the next part, RESULT is the result of this node, or the list of
+        its results."""
 
     def __repr__(self) -> str:
         return f"<flow {self.name}, {len(self._nodes)} nodes>"
@@ -126,7 +127,8 @@ class Flow:
     ) -> FlowNode:
         """Add a node that runs one job: ``flow.add(render.call(7))``.
 
-        - ``after``: nodes that must succeed before. The nodes whose results stand in the call count without that.
+        - ``after``: nodes that must succeed before this node begins. Nodes whose results stand in the call need not be
+          listed.
         - ``name``: by default the name of the task, with a number if it is taken.
         - ``keys``: the job's keys, as App.job takes them, if the worker that runs the flow lacks the task.
 
@@ -203,7 +205,7 @@ class Flow:
         return FlowNode(self, len(self._nodes) - 1, chosen, is_map=is_map)
 
     def _named(self, name: str | None, task: str) -> str:
-        """Return the name of a new node, and take it."""
+        """Return the name of a new node, and reserve the name."""
         if name is not None:
             if not is_node_name(name):
                 raise self.invalid(
@@ -297,8 +299,9 @@ class Flow:
     def enqueue(
         self, *, queue: str | None = None, **options: Unpack[EnqueueOptions]
     ) -> FlowRun[Any]:
-        """Enqueue this flow, and return its handle. See ``job`` for the arguments, and Task.enqueue for the errors.
-        With an ``id`` that is alive, nothing is enqueued, and the graph of the earlier call holds."""
+        """Enqueue this flow, and return its handle. See ``job`` for the arguments, and Task.enqueue for the errors. If
+        a job with the option ``id`` is alive, nothing is enqueued: the handle is that of the earlier job, which keeps
+        its graph."""
         job = self.job(queue=queue, **options)
         if self._app.outgoing_functions:
             job = outgoing_job(self._app.outgoing_functions, job, "enqueue")
@@ -324,8 +327,8 @@ class Group:
         self.min_success = min_success
 
     def then(self, *parts: JobCall[Any] | Group) -> Flow:
-        """Return a flow that runs this group, and then these parts one after another. RESULT is the list of the group's
-        results in the next part. Raises InvalidFlow or ArgumentsInvalid."""
+        """Return a flow that runs this group, and then these parts one after another. In the next part, RESULT is the
+        list of the group's results. Raises InvalidFlow or ArgumentsInvalid."""
         return _in_order("group", (self, *parts))
 
     @spelling_out_options

@@ -51,13 +51,13 @@ class NamedTask:
         self._own: dict[str, Any] = {}
 
     def with_options(self, **options: Any) -> NamedTask:
-        """Return this call as that of a child with these options. They win over those of the call."""
+        """Return a copy of this task with the options of a child. They replace the call's options of the same names."""
         made = NamedTask(self.app, self._known, self._call, self._args, self._placing)
         made._own = options
         return made
 
     def job(self) -> NewJob:
-        """Return the child. Raises a UsageError if its arguments do not fit the task, or its options do not."""
+        """Return the child. Raises a UsageError if its arguments or its options do not fit the task."""
         args: Mapping[str, Any] = self._args
         options: Any = {**_options(self._call.options), **self._own}
         try:

@@ -77,8 +77,8 @@ class FlowRun(JobHandle[R_co]):
         )
 
     def nodes(self) -> dict[str, NodeState]:
-        """Return what each node does, by name, in the order of their declaration; empty once the flow has succeeded, or
-        was cancelled, since Redis then has its graph no longer.
+        """Return the state of each node, by name, in the order of declaration. The result is empty once the flow has
+        succeeded or was cancelled, since Redis no longer has the flow's graph then.
 
         Raises InvalidFlow if the job is no flow.
         """
@@ -151,7 +151,7 @@ def _nodes(queue: str, job_id: str, calls: Operations) -> Plan[dict[str, NodeSta
 def _ends(
     spots: Iterable[Spot], life: str, entries: Mapping[str, StepEntry], calls: Operations
 ) -> Plan[dict[Spot, Outcome[Any]]]:
-    """Return how these children have ended. One that is alive, or was not enqueued yet, is left out."""
+    """Return how these children have ended. A child that is alive, or was not enqueued yet, is left out."""
     by_queue: dict[str, dict[str, Spot]] = {}
     queues: dict[str, list[str]] = {}
     for spot in spots:

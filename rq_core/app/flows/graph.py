@@ -1,8 +1,8 @@
 """The graph of a flow, as the arguments of its job have it. No I/O.
 
 A node has one call, or the calls of a map. What it takes from other nodes is a list of *fills*: places in the arguments
-of a call, each with the node whose result belongs there. Since a fill is no part of the arguments, no argument can look
-like one.
+of a call, each with the node whose result belongs there. Since a fill is no part of the arguments, no argument can be
+mistaken for a fill.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FLOW_TASK: Final = "rq_core.flow"
 NODES_MAX: Final = 1_000
 """Maximum number of nodes of a flow."""
 CALLS_MAX: Final = CHILDREN_MAX
-"""Maximum number of calls of a flow, those of its maps included. Each takes an entry of the flow's job."""
+"""Maximum number of calls of a flow, those of its maps included. Each call takes an entry of the flow's job."""
 BYTES_MAX: Final = 1024 * 1024
 """Maximum number of bytes of a graph as JSON, and of the arguments of a call with its results filled in."""
 DRAIN: Final = "drain"
@@ -33,7 +33,8 @@ ON_FAILURE: Final = (DRAIN, CANCEL)
 _NODE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,50}")
 _NUMBER: Final = (int, float)
 _BELOW: Final = 10**14
-"""A bound of the numbers in options: seconds, and Unix ms. Python makes no datetime of much larger ones."""
+"""Numbers in options (seconds, or Unix ms) must be smaller than this. Python cannot make a datetime from much larger
+numbers."""
 _OPTIONS: Final[Mapping[str, tuple[type, ...]]] = {
     "priority": (str,), "max_attempts": (int,), "max_losses": (int,), "timeout": _NUMBER, "delay": _NUMBER,
     "at_ms": (int,), "expires": _NUMBER, "expires_ms": (int,), "headers": (dict,), "keep_result": _NUMBER,
@@ -107,7 +108,7 @@ def is_node_name(name: object) -> bool:
 
 
 def graph_document(graph: Graph) -> dict[str, Any]:
-    """Return the graph as JSON. Calls of one task with the same options share them."""
+    """Return the graph as JSON. Calls with the same task, queue, options and keys share one object under ``kinds``."""
     shared: dict[str, int] = {}
     kinds: list[Any] = []
     nodes = []
@@ -212,7 +213,8 @@ def _must(holds: bool, why: str) -> None:
 
 
 def filled(call: FlowCall, results: Mapping[int, Any]) -> dict[str, Any]:
-    """Return the arguments of a call with the results of other nodes, by node, in their places."""
+    """Return the arguments of a call, with the results of other nodes filled in. ``results`` has each result by its
+    node's number."""
     args: dict[str, Any] = dict(call.args)
     for fill in call.fills:
         args = _put(args, fill.path, results[fill.node])

@@ -1,5 +1,5 @@
-"""Placeholders. In a declared call, a placeholder is in the place of a result of another node, which does not exist
-yet."""
+"""Placeholders. In a declared call, a placeholder is in the place of the result of another node. The result does not
+exist before the flow runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any, Final
 
 
 class Placeholder:
-    """A placeholder for the result of a node of a flow. RESULT has no ``node``: it is the result of the part before."""
+    """A placeholder for the result of a node of a flow. RESULT has no ``node``: it is a placeholder for the result of
+    the part before."""
 
     __slots__ = ("node", "said")
 

@@ -1,8 +1,9 @@
 """One run of a flow's job. It looks how the children of all nodes have ended, enqueues the children of the nodes that
 are ready, and parks until one of them ends.
 
-Each node is a ``map`` of the flow's job, under the node's name. A job may wait for 64 entries at once, and a flow may
-have more nodes at work, so the nodes are not asyncio tasks that wait each for itself: one loop looks at all of them.
+Each node is a ``map`` of the flow's job, under the node's name. The nodes are not asyncio tasks that each wait for
+their own children: a job may wait for only 64 entries at once, and more nodes of a flow may run at the same time. So
+one loop looks at all nodes.
 """
 
 from __future__ import annotations
@@ -52,10 +53,11 @@ if TYPE_CHECKING:
 LOOK: Final = f"{OWN_PREFIX}flow.look"
 """The name of the sleeps after which a flow looks again at children whose ends no worker reports."""
 AT_ONCE: Final = 60
-"""Maximum number of nodes for whose ends a flow waits at once. It looks at the others when one of these ends, or when
-it looks by itself."""
+"""Maximum number of nodes for whose ends a flow waits at once. It looks at the other nodes when a child of these nodes
+ends, or after a sleep."""
 LOOKS_SOON: Final = 500
-"""Number of looks after which a flow looks by itself only every LOOK_MAX_S, since each look is an entry of its job."""
+"""Number of sleeps after which each further sleep takes LOOK_MAX_S, since each sleep takes an entry of the flow's
+job."""
 LAUNCHES: Final = 50
 """Maximum number of nodes whose children are enqueued at the same time."""
 YIELD: Final = 20
@@ -71,8 +73,8 @@ class _Unfit(Exception):
 
 
 class _NotKept:
-    """The result of a flow whose last node's result is not kept. It has no JSON form, so that a wait for the result
-    says so."""
+    """The result of a flow whose last node's result is not kept. It has no JSON form, so a wait for the flow's result
+    raises ResultUnavailable."""
 
 
 class FlowSteps(ResumedSteps):
@@ -176,8 +178,8 @@ class FlowSteps(ResumedSteps):
         spots: Sequence[Spot],
         looked: Mapping[Spot, Outcome[Any]],
     ) -> None:
-        """Save how the children of a node have ended that did not succeed, if it is done without them, so that each
-        later run sees the same."""
+        """Save the outcomes of a node's children that did not succeed, if the node is done without them. Each later run
+        then sees the same outcomes."""
         node = self._graph.nodes[number]
         is_over = not of.alive and not of.stopped and len(spots) == len(node.calls)
         if not of.failed or not is_over or len(of.failed) > len(node.calls) - node.needed:
@@ -223,8 +225,8 @@ class FlowSteps(ResumedSteps):
     # Nodes that are ready.
 
     async def _launch(self, launches: Sequence[tuple[int, str, Sequence[int]]]) -> None:
-        """Enqueue children of several nodes. Of each: the number, the name of the entry, and the positions of the
-        calls."""
+        """Enqueue children of several nodes. Each tuple has a node's number, the name of the entry that enqueues the
+        children, and the positions of their calls."""
         if len(launches) == 1:
             await self._launch_one(*launches[0])
             return
@@ -278,9 +280,9 @@ class FlowSteps(ResumedSteps):
         return found
 
     def _value(self, number: int, *, is_last: bool = False) -> Any:
-        """Return the result of a node that is done, in the types of JSON; of a map, the results of the children that
-        succeeded, as a list. Raises _Unfit if a result is not kept; for the last node, it returns a value without a
-        JSON form instead."""
+        """Return the result of a node that is done, in the types of JSON. For a map, return the list of the results of
+        the children that succeeded. Raises _Unfit if a result is not kept or cannot be read. For the last node, returns
+        a _NotKept instead."""
         node = self._graph.nodes[number]
         found: list[Any] = []
         for spot in self._spots_of(number):
@@ -302,8 +304,8 @@ class FlowSteps(ResumedSteps):
     # A flow that stops at the first failure.
 
     async def _stop(self, alive: Sequence[Sequence[Spot]]) -> None:
-        """Cancel all children that are alive. The nodes are saved before, so that a retry knows which children the flow
-        itself has cancelled."""
+        """Cancel all children that are alive. First save the numbers of their nodes, so that a retry knows which
+        children the flow itself has cancelled."""
         stops = stops_of(self._known)
         numbers = [spots[0].node for spots in alive]
         if not stops.open.issuperset(numbers):
@@ -318,8 +320,8 @@ class FlowSteps(ResumedSteps):
     def _stopped_of(
         self, children: Mapping[int, Children], failed: Sequence[int]
     ) -> dict[int, Sequence[int]]:
-        """Return the positions of the calls that a stop has cancelled, by node, once no child of these nodes is
-        alive."""
+        """Return the positions of the calls that a stop has cancelled, by node. Return an empty mapping while a node
+        has failed, or while a child of the stopped nodes is alive."""
         if failed:
             return {}
         nodes = stops_of(self._known).open
@@ -334,7 +336,7 @@ class FlowSteps(ResumedSteps):
         await self._note(f"{AGAIN}-{len(stops.again) + 1}", said)
 
     def _not_launched_again(self) -> list[tuple[int, str, Sequence[int]]]:
-        """Return what a retry has said that it enqueues again, and has not enqueued."""
+        """Return the launches that a retry has saved (see _begin_again), but whose children are not enqueued yet."""
         stops = stops_of(self._known)
         return [
             (number, launch, positions)
@@ -354,8 +356,8 @@ class FlowSteps(ResumedSteps):
     # The wait, and the end.
 
     async def _wait(self, alive: Sequence[Sequence[Spot]]) -> None:
-        """Park until one of these children ends, or until it is time to look. Returns if that is so already. ``alive``
-        has those of each node."""
+        """Park until one of these children ends, or until it is time to look again. Return at once if such a wait is
+        over already. ``alive`` has the living children of each node."""
         numbers: list[int] = []
         for spots in alive[:AT_ONCE]:
             # The child that was enqueued last is most likely to end last, so the flow looks seldom.

@@ -17,9 +17,11 @@ from rq_core.model.durable.children import item_name, join_name, launch_name
 from rq_core.model.outcome import Cancelled, Outcome, Succeeded
 
 STOP: Final = f"{OWN_PREFIX}flow.stop"
-"""The beginning of the names of the entries that say which nodes a flow has cancelled because another node failed."""
+"""The prefix of the names of entries. Each of these entries lists the nodes that a flow has cancelled because another
+node failed: a *stop*."""
 AGAIN: Final = f"{OWN_PREFIX}flow.again"
-"""The beginning of the names of the entries that say what of such stops is enqueued again after a retry."""
+"""The prefix of the names of entries. Each of these entries lists the calls that a retry enqueues again after a
+stop."""
 
 Word = Literal["waits", "ready", "runs", "stopped", "done", "failed", "skipped"]
 Known = Callable[[str], StepEntry | None]
@@ -46,7 +48,7 @@ class Children(NamedTuple):
     failed: Mapping[int, Outcome[Any]] = {}
     """The outcome of each child that did not succeed, by position, without those cancelled by the flow."""
     stopped: tuple[int, ...] = ()
-    """Positions of those that the flow has cancelled, because another node failed."""
+    """Positions of the children that the flow has cancelled because another node failed."""
 
 
 class Stops(NamedTuple):
@@ -81,8 +83,8 @@ def _values(name: str, known: Known) -> list[Any]:
 
 
 def launches_of(number: int, node: GraphNode, stops: Stops) -> list[tuple[str, Sequence[int]]]:
-    """Return the entries that enqueue the children of a node, each with the positions of its calls. What a stop has
-    cancelled is enqueued again under another id, since a job that ran keeps its own."""
+    """Return the entries that enqueue the children of a node, each with the positions of its calls. A call that a stop
+    has cancelled is enqueued again by another entry, so that its new job has another id than the cancelled job."""
     found: list[tuple[str, Sequence[int]]] = [(node.name, range(len(node.calls)))]
     for each in stops.again:
         if number in each:
@@ -106,7 +108,7 @@ def spots_of(number: int, node: GraphNode, stops: Stops) -> list[Spot]:
 
 
 def unsaved_of(spots: Iterable[Spot], known: Known) -> list[Spot]:
-    """Return those of these children whose ends are not saved."""
+    """Return the children in ``spots`` whose ends are not saved."""
     return [
         spot
         for spot in spots
@@ -126,8 +128,8 @@ def children_of(
     *,
     is_stopped: bool,
 ) -> Children:
-    """Return how the children of a node have ended. ``looked`` are the ends that are not saved, as a look has found
-    them; ``is_stopped``: the flow has cancelled those that were alive."""
+    """Return how the children of a node have ended. ``looked`` has ends that a look has just read. ``is_stopped`` is
+    true if the flow has cancelled the node's living children because another node failed."""
     alive: list[Spot] = []
     failed: dict[int, Outcome[Any]] = {}
     stopped: list[int] = []
@@ -181,7 +183,7 @@ def is_over(number: int, node: GraphNode, stops: Stops, known: Known) -> bool:
 
 
 class Frontier:
-    """The nodes of a flow that are not done, while all nodes before them are. Only these can do anything."""
+    """The nodes of a flow that are not done, but whose earlier nodes are all done. Only these nodes can run."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -197,7 +199,7 @@ class Frontier:
         return sorted(self._open)
 
     def advance(self, stops: Stops, known: Known) -> None:
-        """Leave out the nodes that are done by now, and add those behind them."""
+        """Remove the nodes that are done by now. Add each later node whose earlier nodes are now all done."""
         asked = self.open
         while asked:
             number = asked.pop()
@@ -229,8 +231,8 @@ def open_words(
 
 
 def _of(node: GraphNode, of: Children, *, is_hasty: bool) -> Word:
-    """Return what a node does whose children are enqueued. ``is_hasty``: it has failed as soon as too few can succeed,
-    even if others are alive."""
+    """Return the state of a node whose children are enqueued. If ``is_hasty`` is true, the node has failed as soon as
+    too few children can succeed, even if other children are alive."""
     is_lost = len(of.failed) > len(node.calls) - node.needed
     if is_lost and (is_hasty or not of.alive):
         return "failed"

@@ -144,7 +144,7 @@ _LACKING: Final = (
     f"SELECT 1 {_GIVEN} WHERE NOT EXISTS"
     " (SELECT 1 FROM rqc_inbox i WHERE i.queue = r.queue AND i.job_id = r.job_id)"
 )
-"""Selects the given rows of jobs that have no row in the inbox."""
+"""Selects 1 for each given row whose job has no row in the inbox."""
 TRIES: Final = 3
 """Number of INSERTs after which InboxIdsUsed is raised. Each INSERT takes other numbers of the sequence, and a relay
 may have handed over the row of a duplicate before the producer looked for the row."""
