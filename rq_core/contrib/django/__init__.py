@@ -6,7 +6,7 @@ Read ``backend`` first.
 
 - ``project_app``: the project's App, made from the setting RQ_CORE.
 - ``backend``: the backend of Django's own tasks.
-- ``transactions``: knows whether a transaction is open, and warns of enqueues that do not follow it.
+- ``transactions``: knows whether a transaction is open, and warns of enqueues that do not wait for its commit.
 - ``task_functions``: makes tasks of an App from Django's tasks.
 - ``task_results``: makes results for Django from what Redis and the inbox have.
 - ``logged_results``: makes results for Django from the audit log.

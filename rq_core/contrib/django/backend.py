@@ -125,8 +125,8 @@ class Backend(django_tasks.BaseTaskBackend):
         """Enqueue a job, and return Django's result for it. In a transaction of ``database``, the job is a row of the
         inbox.
 
-        Raises the errors of PreparedTask.enqueue and TaskWithin.enqueue. If the database has no inbox, that is
-        InboxNotMigrated, an InboxMissing that names `manage.py migrate`.
+        Raises the errors of PreparedTask.enqueue and TaskWithin.enqueue. If the database has no inbox, raises
+        InboxNotMigrated, a subclass of InboxMissing whose message names `manage.py migrate`.
         """
         self.validate_task(task)
         normal = task_results.made(task, self.alias, "", args=args, kwargs=kwargs)

@@ -67,15 +67,17 @@ def _in_transaction() -> set[str]:
 
 
 def is_bare_word(text: str) -> bool:
-    """Return whether a text is a word alone, as an alias in DATABASES: no URL, and no path with a ``/`` or ``.``."""
+    """Return whether a text is a single word, such as an alias in DATABASES. A URL is not, nor is a path with ``/`` or
+    ``.``."""
     return _WORD.fullmatch(text) is not None
 
 
 def check_inbox_setting(given: str, of: str) -> None:
-    """Raise ImproperlyConfigured if a text that is no alias in DATABASES is no place of a database either.
+    """Raise ImproperlyConfigured for a single word that is not the name of a file. Call this for a text that is no
+    alias in DATABASES.
 
-    A place is a URL, or the path of a file. A word alone counts as a path only if there is such a file: it is a
-    misspelt alias more often than the name of a new file. ``of``: what has the text, for the message.
+    Such a word is more often a misspelt alias than the name of a new file. ``of`` names the setting that has the text,
+    for the message.
     """
     if is_bare_word(given) and not Path(given).exists():
         known = ", ".join(connections.settings)

@@ -42,9 +42,8 @@ def logged_result(backend: Any, audit_url: str, queues: set[str], job_id: str) -
 
 
 def add_claims(result: Any, audit_url: str, queue: str) -> None:
-    """Add to the result of a job that is dead in Redis what only the log knows: when its attempts began, and their
-    workers. The result stays as it is while the log does not have the job's death yet, and if the database does not
-    answer."""
+    """Complete the result of a job that is dead in Redis, from the log: add when its attempts began, and which workers
+    ran it. Do nothing if the log does not have the job's death yet, or the database does not answer."""
     try:
         read = plugins.history_reader()(audit_url, result.id, queue)
     except RqCoreError:

@@ -21,12 +21,13 @@ SETTINGS_VARIABLE: Final = "DJANGO_SETTINGS_MODULE"
 APP: Final = "rq_core.contrib.django:app"
 """The project's App, as the target of a worker."""
 _relays: Final[list[str]] = []
-"""The inbox that note_relay has noted; at most one, and empty text for no relay."""
+"""The inbox that note_relay has noted, an empty text if no relay runs. The list has at most one item."""
 
 
 def note_relay(inbox: str | None) -> None:
-    """Note for which inbox a relay runs beside the workers that this process is about to start: an alias or a URL as on
-    the command line, or None. Then ``prepare_app`` logs, in this process alone, what an inbox lacks."""
+    """Note the inbox whose relay runs beside the workers that this process is about to start. ``inbox`` is an alias or
+    a URL, as on the command line; None if no relay runs. Afterwards, ``prepare_app`` logs what an inbox lacks, and only
+    in this process."""
     _relays[:] = [inbox or ""]
 
 
@@ -56,8 +57,8 @@ def set_up(settings: str) -> None:
 
 
 def _broken(settings: str, error: BaseException) -> TargetBroken:
-    """Return the error for a module that ``settings`` or Django's setup imports. It names the module that raised
-    ``error``, which may be that of an installed app."""
+    """Return the error for a module that ``settings`` or Django's setup imports. The error names the module that raised
+    ``error``, for example a module of an installed app."""
     file = Path(broken_target(settings, error).where.rpartition(":")[0])
     module = settings
     trace = error.__traceback__
@@ -113,7 +114,7 @@ def _backends(app: App) -> list[Any]:
 
 
 def _warn_of_inboxes(app: App, relayed: str) -> None:
-    """Log a warning if an inbox of ``app`` has no relay beside this worker, or if the one with a relay has no tables.
+    """Log a warning if an inbox of ``app`` has no relay beside this worker, or if the inbox with a relay has no tables.
 
     ``relayed`` is the inbox with a relay, as on the command line; empty for none.
     """

@@ -29,9 +29,9 @@ from rq_core.signals import GiveUp
 
 _Status: Final = django_tasks.base.TaskResultStatus
 UNKNOWN_WORKER: Final = "unknown"
-"""The id of a worker that Redis does not have any more: it has only the last worker of a job."""
+"""Replaces the id of a worker that is not known. Of a job's workers, Redis has only the last one."""
 DEFAULT: Final = "default"
-"""The alias of the backend whose jobs do not name it."""
+"""An alias that jobs leave out: a job that names no alias belongs to the backend with this alias."""
 FAILED: Final = _Status.FAILED
 _RUNNING: Final = frozenset({State.RUNNING, State.CANCELLING})
 _UUID7: Final = re.compile(r"[0-9a-f]{12}7[0-9a-f]{19}")
@@ -227,8 +227,8 @@ def of_live_job(task: Any, backend: Any, job: JobState, spec: Spec) -> Any:
 
 
 def note_claims(result: Any, claims: list[Any]) -> None:
-    """Note in a result when its job began for the first and for the last time, and by which workers; ``claims`` are the
-    ``claimed`` events of the audit log, the oldest first."""
+    """Set in a result when the first and the last attempt of its job began, and which workers ran the job. ``claims``
+    are the job's ``claimed`` events in the audit log, the oldest first."""
     if claims:
         _set(
             result,

@@ -1,4 +1,4 @@
-"""Knows whether a transaction of a database is open, and warns of enqueues that do not follow it."""
+"""Knows whether a transaction of a database is open, and warns of enqueues that do not wait for its commit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_in_transaction(alias: str) -> bool:
 
 @contextmanager
 def at_once_by_backend() -> Iterator[None]:
-    """Warn of no enqueue in the block: the backend of Django's own tasks has decided that the job goes at once."""
+    """Log no warnings within a block: the backend of Django's own tasks has decided to enqueue the job at once."""
     token = _by_backend.set(True)
     try:
         yield

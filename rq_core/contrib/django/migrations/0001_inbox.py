@@ -9,7 +9,7 @@ from django.db import migrations
 from rq_core.model.plugins import inbox_ddl
 
 _URLS: Final = {"postgresql": "postgresql://localhost/any", "sqlite": "sqlite:///any.db"}
-"""A URL of each kind of database that can have an inbox. Its kind alone decides about the statements."""
+"""A URL of each kind of database that can have an inbox. The statements depend only on the kind."""
 
 
 def create_tables(_: Any, schema_editor: Any) -> None:
