@@ -90,8 +90,7 @@ class App(CopyProducer):
       stored or logged.
     - ``audit_payload``: "full" keeps the arguments of this app's jobs in the audit log, up to 64 KiB a job, without
       redaction. ``rq-core audit restore`` can then put back jobs that Redis lost. "digest", the default, keeps
-      arguments out of SQL, with one exception: if the log has the arguments of a job, it also keeps the arguments of
-      the job's copies.
+      arguments out of SQL. But if the log has a job's arguments, it also keeps the arguments of the job's copies.
 
     Raises InvalidName or InvalidOption.
     """
