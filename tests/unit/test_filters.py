@@ -83,7 +83,9 @@ def test_any_filter_equals_the_filter_parsed_from_its_text(made: Filter) -> None
         (f"since:{NOW_MS}", (NOW, None)),
     ],
 )
-def test_the_text_of_a_filter_has_times_as_in_the_search_box(text: str, expected: Any) -> None:
+def test_a_time_in_a_filter_may_be_a_clock_time_a_date_an_age_or_unix_milliseconds(
+    text: str, expected: Any
+) -> None:
     assert expected == Filter.parse(f"queue:mail {text}", now=NOW).between
 
 

@@ -59,7 +59,7 @@ def test_an_idempotency_key_is_remembered_for_a_day_by_default() -> None:
     assert ("", "") == (plain.ties, plain.call)
 
 
-def test_the_later_of_the_options_id_and_idempotency_key_counts() -> None:
+def test_of_id_and_idempotency_key_the_option_that_is_given_last_makes_the_id() -> None:
     _, send = make()
     assert "x" == send.with_options(idempotency_key="k").with_options(id="x").job("a").id
     assert id_of_key("send", "k") == (
@@ -153,7 +153,7 @@ def test_enqueue_by_name_makes_the_same_id_for_an_idempotency_key() -> None:
     )
 
 
-def test_the_idempotency_key_of_a_duplicate_refers_to_the_names_holder() -> None:
+def test_the_idempotency_key_of_a_duplicate_returns_the_holder_of_the_unique_name() -> None:
     app, send = make(unique=Unique(per="to"))
     with testing.fake(app) as fake:
         first = send.enqueue("a")

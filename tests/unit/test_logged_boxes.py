@@ -1,6 +1,7 @@
 """The steps and signals of a durable job in the log, after a loss of Redis.
 
-Redis had one history before the loss, and another one after it. In each, another signal got the same number.
+Redis had one history before the loss, and another history after it. In the two histories, two different signals have
+the same number.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def test_a_reused_signal_number_does_not_make_the_new_signal_taken() -> None:
 
 @pytest.mark.parametrize("forgotten", [1, 2])
 def test_only_the_signal_of_the_remaining_history_counts(forgotten: int) -> None:
-    """Redis may have forgotten the first history or the second. It forgets the second if the server of the first comes
-    back with its data."""
+    """Redis may have forgotten the first history or the second. It forgets the second history if the old server, with
+    the data of the first history, comes back."""
     rows: list[tuple[Any, ...]] = []
     for epoch, told in enumerate((TAKEN, OTHER), 1):
         for number, (event, facts) in enumerate(told, 1):

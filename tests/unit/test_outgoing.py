@@ -30,7 +30,7 @@ def refuse() -> None:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Outgoing]:
-    """Let the app add a header with the number of the call. Return the calls of its function so far."""
+    """Give the app a function that adds a header with the number of its own call. Return the list of these calls."""
     calls: list[Outgoing] = []
 
     def note(call: Outgoing) -> Mapping[str, str]:

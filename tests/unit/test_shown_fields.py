@@ -1,4 +1,5 @@
-"""Fields of the key ``shown`` that rq-core does not write. No reader takes them for a progress or a chunk, or fails."""
+"""Fields of the key ``shown`` that rq-core does not write. Readers take none of them for a progress or a chunk, and do
+not fail."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ async def test_a_settlement_does_not_wait_for_the_chunks_of_another_job() -> Non
 
 
 def test_a_progress_and_a_chunk_are_sent_on_the_loop_of_workers() -> None:
-    """Workers use uvloop, which gives no time for a timer that was due at once when it was set."""
+    """Workers use uvloop. A timer of uvloop that is already due when it is set does not know its time."""
     client = Client()
 
     async def shows_both() -> None:

@@ -23,7 +23,7 @@ RUNNING = "running task=send claim=1 fence=5-1 by=w-1 seq=7 since=6"
         (None, None, None),
     ],
 )
-def test_a_job_without_a_state_line_is_read_from_its_values_first_line(
+def test_a_job_without_a_state_line_is_read_from_the_first_line_of_its_value(
     line: str | None, value: str | None, stands: str | None
 ) -> None:
     assert line_of_job(line, value) == stands

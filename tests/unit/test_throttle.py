@@ -100,7 +100,7 @@ def test_a_throttle_may_be_combined_with_caps_that_discard() -> None:
 
 @pytest.mark.parametrize("unique", [Debounce(5), Latest(per="tenant")])
 @pytest.mark.parametrize("option", [{"delay": 3}, {"expires": 5}])
-def test_a_debounce_refuses_delay_and_expires_and_latest_refuses_only_delay(
+def test_debounce_refuses_delay_and_expires_but_latest_refuses_only_delay(
     unique: Any, option: dict[str, Any]
 ) -> None:
     _, send = made(unique)

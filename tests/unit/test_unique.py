@@ -80,7 +80,7 @@ def test_a_unique_name_is_the_same_in_every_process() -> None:
     assert 1 == len(names)
 
 
-def test_only_a_unique_name_of_chosen_arguments_shows_their_values() -> None:
+def test_a_unique_name_shows_the_values_of_arguments_only_if_per_names_them() -> None:
     assert "send/tenant=a%20b%2Fc" == name_of(Unique(per="tenant"), "a b/c")
     assert "send/tenant=acme,month=now" == name_of(Unique(per=("tenant", "month")), "acme")
     assert "acme" not in name_of(Unique(), "acme")

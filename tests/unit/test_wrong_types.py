@@ -101,8 +101,8 @@ LIKE: dict[str, Any] = {
     "App.caps": App.caps, "App.copy": App.copy, "App.replay": App.replay,
     "Task.with_options": rq_core.Task.with_options,
 }  # fmt: skip
-"""The public callables whose signatures list the parameters of calls, each by the name of the call in CALLS. A call
-that is missing here has its own signature."""
+"""The callables whose signatures have the parameters to test, by the name of a call in CALLS. For each other call, the
+function in CALLS has this signature."""
 NOT_CHECKED = {
     "App.connections": "a test's own", "App.task.function": "tested beside the task",
     "App.enqueue_many.jobs": "tested with the chunks",

@@ -52,7 +52,9 @@ def outcome(work: Callable[[], Accepted]) -> Any:
 
 
 def played(answers: dict[str, list[Any]], *, by_plan: bool) -> tuple[Any, ...]:
-    """Enqueue three jobs. The server gives these answers to the second one.
+    """Enqueue three jobs. ``answers`` has the server's answers, by command.
+
+    Only the enqueue of the second job gets the answers of the command ``enqueue``.
 
     Returns the outcomes, the commands that were sent, and the time (s) that the client slept.
     """

@@ -1,4 +1,4 @@
-"""Reads that need several round trips, one alone or several together."""
+"""Reads that need several round trips. A read runs alone, or shares its round trips with other reads."""
 
 from collections.abc import Callable
 from typing import Any

@@ -195,7 +195,9 @@ def test_the_job_of_a_schedule_keeps_its_cost(app: App) -> None:
 @pytest.mark.parametrize(
     ("scope", "cost"), [("a@60s:tokens=x", 7), ("a@60s:points=x", 1), ("a@60s=x", 1), ("a=x", 1)]
 )
-def test_a_scope_takes_the_cost_in_its_own_unit_and_otherwise_one(scope: str, cost: int) -> None:
+def test_a_scope_that_counts_the_unit_takes_the_cost_and_any_other_scope_takes_1(
+    scope: str, cost: int
+) -> None:
     assert cost_of("tokens:7", scope) == cost
 
 
