@@ -126,7 +126,7 @@ def user(role: str, as_: As, queues: None) -> Iterator[Any]:
 def refused(user: Any, *words: Any) -> bool:
     """Return whether Redis refuses the command for lack of a right.
 
-    A refusal inside a script counts, too, also if Redis says that no script may send the command.
+    A refusal inside a script counts, too, and so does the answer that no script may send the command.
     """
     try:
         user.execute_command(*words)

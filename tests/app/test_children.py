@@ -441,7 +441,7 @@ def test_a_requeue_of_a_parent_runs_only_its_failed_children_again(
     assert [0, 1, 2, 1, 2, [0, 1, 2]] == did
 
 
-def test_a_requeue_leaves_the_failed_children_of_a_map_that_had_enough(
+def test_a_requeue_does_not_run_the_failed_children_of_a_map_that_had_enough_successes(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(queue="pages", retry=ONCE)

@@ -1,7 +1,7 @@
 """Each end of a child at each moment in its parent's life, on a real server.
 
-The rows of the table are made of the ends and the moments. In each row a parent has one child, and the test ends the
-child at this moment.
+Each row of the table is an end and a moment. In the test of a row, a parent has one child, and the child ends in this
+way at this moment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.kit.families import LOOK_MS, PARENT, PARENTS, PARTS, Family, family
 
 
 class End(NamedTuple):
-    """An end of a child, and what its parent gets of it."""
+    """A way in which a child ends, and the outcome that its parent gets."""
 
     name: str
     is_claimed: bool
@@ -29,7 +29,7 @@ class End(NamedTuple):
     is_requeued: bool
     """True if a requeue of the dead parent lets the child run again."""
     after_cancel: str
-    """The class of the child's outcome if its parent was cancelled before."""
+    """The class of the child's outcome if its parent is cancelled before the child ends."""
 
 
 ENDS: Final = (
@@ -58,7 +58,7 @@ def row_of(end: End) -> str:
 
 
 def finish(of: Family, end: End, claim: Claim | None) -> None:
-    """End the child, which has this claim."""
+    """End the child. ``claim`` is the claim of the child, or None if no worker has claimed it."""
     match end.name:
         case "success":
             of.succeed(claim)
@@ -84,8 +84,10 @@ def child_of(of: Family) -> str:
 
 
 def ended_at(of: Family, end: End, moment: str) -> tuple[str, bool]:
-    """Let the child end at this moment of the parent's life, and the parent end after it. Return the child's id, and
-    whether the parent needed no look of its own."""
+    """Let the child end at this moment of its parent's life, and let the parent run until it has ended.
+
+    Returns the child's id, and whether the parent learned of the end without a look of its own at the child.
+    """
     child: list[str] = []
 
     def happen() -> None:

@@ -91,7 +91,7 @@ def test_the_overview_counts_jobs_by_state(seed: Seed) -> None:
     assert (found.last_death.task, found.last_death.reason) == ("t", "final")
 
 
-def test_the_overview_counts_parked_jobs_and_has_the_age_of_the_first(seed: Seed) -> None:
+def test_the_overview_has_the_number_of_parked_jobs_and_the_age_of_the_oldest(seed: Seed) -> None:
     seed.parked("a")
     assert look(seed).oldest_parked_ms is not None
     seed.control.zadd(seed.keys("parked"), {"a": seed.now - 7 * MINUTE_MS})
@@ -126,7 +126,7 @@ def test_the_age_of_the_oldest_ready_job_ignores_a_cancelled_job(seed: Seed) -> 
     assert found.oldest_ready_exact
 
 
-def test_the_oldest_age_is_unknown_if_all_read_jobs_are_cancelled(
+def test_the_oldest_age_is_unknown_if_all_jobs_that_were_read_are_cancelled(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", "b", "c", "old")
@@ -455,8 +455,8 @@ CHEAP = {
     "LLEN", "LRANGE", "ZCARD", "HLEN", "HGETALL", "HSCAN", "ZRANGE", "ZRANGEBYSCORE", "ZRANGEBYLEX", "ZLEXCOUNT",
     "ZCOUNT", "HMGET", "TIME", "EVAL_RO", "XLEN",
 }  # fmt: skip
-"""Commands whose cost does not grow with the number of jobs or lanes, as the overview sends them. Ranges have a LIMIT,
-and the cost of counts is logarithmic."""
+"""Commands that are cheap in the form in which the overview sends them, however many jobs or lanes there are. Ranges
+have a LIMIT, and the cost of counts is at most logarithmic."""
 
 
 @pytest.mark.parametrize("lanes", [3, 2_000])

@@ -244,7 +244,7 @@ def test_a_viewer_may_read_everything_and_change_nothing(
 
 
 @pytest.mark.parametrize("role", ["producer", "viewer", "worker", "operator"])
-def test_a_role_that_reads_jobs_may_follow_what_they_show(
+def test_a_role_that_may_read_jobs_may_follow_their_progress_and_chunks(
     control: Any, as_: As, redis_url: str, role: str
 ) -> None:
     with Seed(redis_url, queue="mail", real_clock=True) as seed:

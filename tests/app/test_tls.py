@@ -216,8 +216,8 @@ def test_the_error_of_a_url_with_the_wrong_scheme_names_the_right_scheme(
 def test_a_port_that_speaks_the_protocol_of_the_url_is_not_probed(
     port: int, files: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a client without its certificate. The URL asks for TLS, and the port speaks TLS, so that a probe would
-    tell nothing."""
+    """Checks a client without its certificate. The URL asks for TLS, and the port speaks TLS. So a probe of
+    the port would find nothing wrong."""
     monkeypatch.setattr(tls_probe, "_greeting", lambda **_: pytest.fail("it looked"))
     url = url_of(port, files, ssl_certfile=None, ssl_keyfile=None)
     with App(url, patience=Patience(unsent=0.1)) as app, pytest.raises(ServerError) as caught:
