@@ -2,9 +2,9 @@
 
     python tests/contrib/django_own_tests.py SOURCE        SOURCE: Django's source, of 6.0 or later, with its tests
 
-The place of DummyBackend, which stores tasks, has a backend that enqueues. The place of ImmediateBackend, which runs
-them at once, has one that enqueues and then lets a worker run the task. The program prints which tests differ, and
-exits with 1 unless they are exactly those of DIFFERS. It needs a server: the variable SHOP_REDIS.
+DummyBackend stores tasks: a backend that enqueues them replaces it. ImmediateBackend runs tasks at once: a backend that
+enqueues a task, and then lets a worker run the task, replaces it. The program prints the tests that do not pass. It
+exits with 1 unless they are exactly those of DIFFERS. It needs a server, whose URL is in the variable SHOP_REDIS.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def put_backends() -> None:
     from sql_audit.mirror.service import run_mirror
 
     class Enqueuing(Backend):
-        """Enqueues, and knows the ids, as DummyBackend knows its results."""
+        """A backend that enqueues. It notes the ids, so that it has a list ``results`` as DummyBackend has."""
 
         def __init__(self, alias: str, params: dict[str, Any]) -> None:
             super().__init__(alias, params)
@@ -127,7 +127,7 @@ def put_backends() -> None:
 
 
 def ids_of(tests: Iterable[Any]) -> set[str]:
-    """Return the names of tests without the package; those of a test's parts count as the test's."""
+    """Return the names of tests, without the package ``tasks``. A subtest has the name of its test."""
     return {each.id().partition(" ")[0].removeprefix("tasks.") for each in tests}
 
 

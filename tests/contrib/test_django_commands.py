@@ -1,4 +1,4 @@
-"""Commands in a Django project: an inbox by its alias, and what is missing on the command line."""
+"""Commands in a Django project. An alias may name an inbox, and errors say what the command line lacks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def shop(here: Path, databases: dict[str, Any], monkeypatch: pytest.MonkeyPatch)
         ("worker", "jobs:app", "--inbox", "default"),
     ],
 )
-def test_a_word_alone_becomes_no_file(words: tuple[str, ...], here: Path) -> None:
+def test_without_django_settings_an_alias_is_refused_and_creates_no_file(
+    words: tuple[str, ...], here: Path
+) -> None:
     done = command(*words)
 
     assert 2 == done.exit_code, done.output
@@ -62,14 +64,16 @@ def test_a_word_alone_becomes_no_file(words: tuple[str, ...], here: Path) -> Non
     assert [] == list(here.iterdir())
 
 
-def test_a_path_and_the_name_of_a_file_are_taken_as_before(here: Path) -> None:
+def test_without_django_settings_an_inbox_may_be_a_path_a_file_name_or_a_url(here: Path) -> None:
     for place in ("./default", "inbox.db", f"sqlite:///{here}/third.db"):
         assert 0 == command("inbox", "migrate", place).exit_code
     assert 0 == command("inbox", "status", "default").exit_code
     assert ["default", "inbox.db", "third.db"] == sorted(each.name for each in here.iterdir())
 
 
-def test_with_settings_commands_take_an_alias(shop: Path, valkey: RedisServer) -> None:
+def test_with_django_settings_commands_accept_an_alias_of_a_database(
+    shop: Path, valkey: RedisServer
+) -> None:
     shop.touch()
     missing = command("inbox", "status", "shop")
     seen = command("doctor", "--inbox", "shop", "--redis", valkey.url)
@@ -123,7 +127,7 @@ raise ImproperlyConfigured("no secret key")
 @pytest.mark.parametrize(
     "code, settings", [(NOT_READY, None), (NOT_READY, "own.settings"), (NOT_CONFIGURED, None)]
 )
-def test_a_worker_without_django_names_the_option(
+def test_the_error_of_a_worker_whose_app_needs_django_names_the_option_django(
     code: str, settings: str | None, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if settings is not None:
@@ -135,7 +139,7 @@ def test_a_worker_without_django_names_the_option(
         assert f"rq-core: {target} needs Django: add `--django {found}" == done.stderr.strip()
 
 
-def test_a_page_of_an_app_that_needs_django_names_the_variable(
+def test_the_errors_of_web_and_enqueue_say_how_to_name_an_app_that_needs_django(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (here / "orders_page.py").write_text(NOT_READY)

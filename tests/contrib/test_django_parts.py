@@ -124,7 +124,9 @@ def test_without_django_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch
         set_up("shop.settings")
 
 
-def test_a_django_without_tasks_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_about_a_django_without_tasks_names_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(django, "VERSION", (5, 2, 0, "final", 0))
     monkeypatch.setitem(sys.modules, "django_tasks", None)
     monkeypatch.delitem(sys.modules, "rq_core.contrib.django.django_tasks", raising=False)

@@ -54,7 +54,7 @@ atexit.register(shutil.rmtree, _PLACE)
 WARNS = "rq_core.contrib.django.transactions"
 SETS_UP = "rq_core.contrib.django.setting_up"
 LOG = str(_PLACE / "audit.db")
-"""The audit log of the tests that have one. A Redis has one log only."""
+"""The audit log of the tests that use a log. They share it, because a Redis has only one log."""
 set_up(os.environ["DJANGO_SETTINGS_MODULE"])
 prepare_app(app)
 
@@ -108,7 +108,7 @@ class Transactions(TransactionTestCase):
         with mock.patch.dict(connections.settings["default"], in_memory):
             self.assertIsNone(app.inbox_url)
 
-    def test_an_own_task_that_does_not_follow_the_transaction_gives_one_warning(self) -> None:
+    def test_a_task_of_rq_core_that_ignores_the_transaction_logs_one_warning(self) -> None:
         self.addCleanup(lambda: app.cancel_where(Filter(queue="own")))
         self.addCleanup(lambda: app.cancel_where(Filter(queue="default")))
         with self.assertNoLogs(WARNS):
@@ -148,7 +148,7 @@ class Transactions(TransactionTestCase):
         with self.assertRaises(exceptions.TaskResultDoesNotExist):
             give_back.get_result(lost.id)
 
-    def test_a_task_has_its_result_by_its_id_after_the_worker_has_ended(self) -> None:
+    def test_get_result_finds_a_task_by_its_id_before_and_after_the_worker_runs_it(self) -> None:
         before = timezone.now() - dt.timedelta(seconds=1)
         with transaction.atomic():
             order = Order.objects.create(to="a@b.c")
@@ -212,7 +212,7 @@ class Transactions(TransactionTestCase):
         work()
         self.assertEqual(5, give_back.get_result(result.id).return_value)
 
-    def test_a_program_that_turns_autocommit_off_gets_a_row(self) -> None:
+    def test_an_enqueue_with_autocommit_off_inserts_a_row_that_a_rollback_removes(self) -> None:
         transaction.set_autocommit(False)
         try:
             give_back.enqueue(1)
@@ -251,7 +251,7 @@ class Transactions(TransactionTestCase):
         with self.assertRaises(InvalidTask):
             give_back.using(queue_name="unknown")
 
-    def test_a_failed_attempt_is_retried_and_the_context_knows_it(self) -> None:
+    def test_a_failed_attempt_is_retried_and_the_context_counts_attempts(self) -> None:
         result = fail_once.enqueue()
         work(result)
         found = fail_once.get_result(result.id)
@@ -284,7 +284,7 @@ class Transactions(TransactionTestCase):
         statuses = [Status.READY, Status.RUNNING, Status.RUNNING, Status.FAILED]
         self.assertEqual([(Backend, result.id, each) for each in statuses], told)
 
-    def test_the_attempts_of_a_job_are_those_of_the_backend_that_enqueued_it(self) -> None:
+    def test_the_backend_that_enqueued_a_job_determines_how_many_attempts_the_job_has(self) -> None:
         seen: list[tuple[str, str, str]] = []
 
         def note(sender: Any, task_result: Any, **_: Any) -> None:
@@ -360,7 +360,7 @@ class Transactions(TransactionTestCase):
         found = give_back.get_result(beside.id)
         self.assertEqual(("short", [], {}), (found.return_value, found.args, found.kwargs))
 
-    def test_the_audit_log_has_results_that_redis_has_not_any_more(self) -> None:
+    def test_results_that_redis_no_longer_has_are_read_from_the_audit_log(self) -> None:
         self.addCleanup(setattr, app, "audit_url", app.audit_url)
         # Values are logged in a queue that has a log already.
         give_back.enqueue("first")
@@ -510,7 +510,7 @@ class Transactions(TransactionTestCase):
             engine.dispose()
         call_command("makemigrations", check=True, dry_run=True, verbosity=0)
 
-    def test_the_migration_backwards_leaves_the_rows_and_forwards_finds_the_tables(self) -> None:
+    def test_the_rows_of_an_inbox_stay_when_its_migration_is_undone_and_repeated(self) -> None:
         with transaction.atomic(using="other"):
             give_back.using(backend="other").enqueue(1)
         for target in (["zero"], []):
@@ -534,7 +534,7 @@ class OnAFake(TransactionTestCase):
 class Enclosed(TestCase):
     """Tests that Django runs in a transaction, and rolls back."""
 
-    def test_a_task_is_a_row_that_never_leaves_the_test(self) -> None:
+    def test_a_task_that_a_testcase_enqueues_is_a_row_and_no_job_in_redis(self) -> None:
         result = thank.enqueue(1)
         self.assertEqual((1, Status.READY), (rows(), thank.get_result(result.id).status))
         work_at = app.client.run(app.client.calls.reads.job(result.id))
@@ -655,7 +655,7 @@ class Settings(TestCase):
         self.assertIsInstance(own, App)
         self.assertIsNot(own, Backend("default", {}).app)
 
-    def test_a_worker_of_another_app_has_the_tasks_of_its_backend(self) -> None:
+    def test_a_worker_of_another_app_has_the_tasks_of_the_backend_of_this_app(self) -> None:
         self.assertNotIn("shop.tasks.thank", jobs.tasks)
         options = {"OPTIONS": {"app": "shop.other_jobs:jobs"}}
         with self.settings(TASKS={"default": {**settings.TASKS["default"], **options}}):
@@ -666,7 +666,7 @@ class Settings(TestCase):
         (around,) = jobs.surroundings.arounds
         self.assertIs(ClosingConnections, around.function)
 
-    def test_a_name_that_rq_core_cannot_have_is_refused(self) -> None:
+    def test_a_task_with_a_queue_name_that_rq_core_does_not_allow_is_refused(self) -> None:
         with self.assertRaisesRegex(InvalidTask, "is no name for rq-core"):
             Backend("default", {"QUEUES": []}).validate_task(_Odd)
 
