@@ -1,5 +1,8 @@
-"""Random flows of 30 nodes over three queues, with failures, crashes of the flow's own run, cancels and retries, beside
-a model that knows no queue, no job and no crash. A longer run: `python -m tests.flows.random_graphs --seeds 1..500`."""
+"""Compares random flows with a naive model, which knows no queue, no job and no crash.
+
+A flow has 30 nodes over three queues. Its calls fail, are cancelled and are retried, and its own run crashes. A longer
+run: `python -m tests.flows.random_graphs --seeds 1..500`.
+"""
 
 from __future__ import annotations
 
@@ -147,7 +150,10 @@ class Found:
 
 
 def check(seed: int, on_failure: str) -> Found:
-    """Run the flow of a seed, and compare it with the model after each retry."""
+    """Run the flow of a seed, and compare it with the model.
+
+    With ``drain`` they are compared after each round, and with ``cancel`` only at the end.
+    """
     draw = random.Random(f"{seed} {on_failure}")
     plan = Plan.random(draw, on_failure)
     app = App()
@@ -230,8 +236,8 @@ def _declared(app: App, tasks: list[Any], plan: Plan, draw: random.Random) -> An
 
 
 def _drive(fake: testing.Fake, app: App, plan: Plan, run: FlowRun[Any], draw: random.Random) -> int:
-    """Run the jobs of the queues, in random order, until nothing is left; return how many ran. Calls that the plan
-    cancels are cancelled before they run."""
+    """Run the jobs of the queues, in random order, until nothing is left. Calls that the plan cancels are cancelled
+    before they run. Return how many jobs ran or were cancelled."""
     ran = 0
     while True:
         runs = len(fake.drain(HOME))

@@ -1,4 +1,5 @@
-"""A worker keeps the state of a flow between two runs: it reads less, and never works on what Redis has forgotten."""
+"""A worker keeps the state of a flow between two runs of the flow's job. So the second run reads less. No run uses a
+state that Redis has forgotten."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def fake(app: App) -> Iterator[testing.Fake]:
 
 
 def in_turns(monkeypatch: pytest.MonkeyPatch, count: int) -> list[Kept]:
-    """Let the runs of flows be in these processes, in turns. Return what each keeps."""
+    """Let ``count`` processes take turns in the runs of flows. Return the states that each process keeps."""
     kept: list[Kept] = [NewestValues(9, 10**6) for _ in range(count)]
     turns = itertools.cycle(kept)
 
@@ -129,7 +130,9 @@ LAST = StepEntry("c", True, 7, "1-3", "digest", "1")
         (None, False),
     ],
 )
-def test_a_copy_holds_if_redis_has_its_last_entry(box: Box | None, holds: bool) -> None:
+def test_a_kept_state_of_a_flow_is_valid_if_redis_has_its_last_entry(
+    box: Box | None, holds: bool
+) -> None:
     assert holds == kept_run(SAVED, BEGUN, LAST).holds(box)
 
 
@@ -153,7 +156,7 @@ def test_a_copy_refuses_an_entry_that_belongs_to_another_box() -> None:
             kept.update(number, BEGUN._replace(name=name))
 
 
-def test_the_oldest_copies_make_room() -> None:
+def test_the_oldest_kept_values_are_dropped_beyond_the_limits_of_number_and_size() -> None:
     kept: NewestValues[str, int] = NewestValues(2, 10)
     for number, name in enumerate("abc"):
         kept.put(name, number, 1)

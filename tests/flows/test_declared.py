@@ -228,7 +228,7 @@ def test_a_node_that_is_added_after_the_enqueue_is_refused(app: App) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_flow_refuses(app: App, name: str) -> None:
+def test_an_invalid_declaration_of_a_flow_is_refused(app: App, name: str) -> None:
     make, words = REFUSED[name]
     with pytest.raises(InvalidFlow) as raised:
         make(app, app.flow("f"))
@@ -307,7 +307,7 @@ def test_a_flow_of_an_app_without_flows_names_the_call_that_enables_them() -> No
         chain(render.call(1)).enqueue()
 
 
-def test_a_part_of_an_unknown_result_is_refused_with_the_way_to_do_it(app: App) -> None:
+def test_the_error_about_a_part_of_an_unknown_result_says_what_to_do_instead(app: App) -> None:
     with app.flow("parts") as flow:
         node = flow.add(call(app, 1))
     for use in (lambda: node.value[0], lambda: [*node.value]):
@@ -395,6 +395,6 @@ def test_a_node_that_takes_the_result_of_a_node_not_before_it_is_no_graph(app: A
 
 
 @pytest.mark.parametrize("document", [None, 7, [], "x", {}, {"nodes": [[]]}])
-def test_any_other_value_is_no_graph(document: Any) -> None:
+def test_a_value_without_the_form_of_a_graph_is_refused(document: Any) -> None:
     with pytest.raises(ValueError, match="it is no graph of a flow"):
         read_graph(document)

@@ -106,8 +106,8 @@ def diamond(app: App, work: Any) -> FlowRun[Any]:
 def test_each_node_runs_once_if_the_worker_of_the_flow_is_killed_at_each_of_its_calls(
     valkey: RedisServer, tmp_path: Path, is_after: bool
 ) -> None:
-    """The first worker is killed at its first call, the second one at its second, and so on. ``is_after``: Redis has
-    carried out the call by then."""
+    """The first worker is killed at its first call, the second worker at its second call, and so on. With ``is_after``,
+    Redis has carried out the call before the worker is killed."""
     app, work = _app(valkey.url)
     app.apply_settings()
     lives = 0

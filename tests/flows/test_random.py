@@ -1,5 +1,7 @@
-"""Random flows beside a naive model, in a short form. `python -m tests.flows.random_graphs --seeds A..B` is the long
-form."""
+"""A short comparison of random flows with a naive model.
+
+`python -m tests.flows.random_graphs --seeds A..B` makes a long comparison.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from tests.flows import random_graphs
 @pytest.mark.slow
 @pytest.mark.parametrize("on_failure", ["drain", "cancel"])
 @pytest.mark.parametrize("seed", range(1, 3))
-def test_a_random_flow_runs_the_nodes_of_a_naive_model_each_once(
+def test_a_random_flow_finishes_the_nodes_of_the_naive_model_and_no_call_succeeds_twice(
     seed: int, on_failure: str
 ) -> None:
     found = random_graphs.check(seed, on_failure)

@@ -145,7 +145,9 @@ def test_a_flow_of_only_an_empty_map_succeeds(work: Work, fake: testing.Fake) ->
     assert [] == run.result(0)
 
 
-async def test_the_async_twins_do_the_same(work: Work, fake: testing.Fake) -> None:
+async def test_the_async_methods_enqueue_read_and_retry_flows(
+    work: Work, fake: testing.Fake
+) -> None:
     work.bad.add(2)
     run = await chain(work.call(1), work.call(2)).enqueue_async(queue="flows")
     other = await group([work.call(3)]).enqueue_async(queue="flows")
@@ -158,7 +160,7 @@ async def test_the_async_twins_do_the_same(work: Work, fake: testing.Fake) -> No
     assert (2, [3]) == (await run.result_async(0), await other.result_async(0))
 
 
-def test_nodes_say_what_each_node_does(work: Work, fake: testing.Fake) -> None:
+def test_the_method_nodes_returns_the_state_of_each_node(work: Work, fake: testing.Fake) -> None:
     work.bad |= {"c1"}
     run = work.diamond()
     assert {"a": "ready", "b": "waits", "c": "waits", "d": "waits"} == {
@@ -190,7 +192,7 @@ def test_the_handle_of_another_job_has_no_nodes(work: Work, fake: testing.Fake) 
         FlowRun(work.app, id=job.id, queue=job.queue).nodes()
 
 
-def test_with_drain_what_does_not_depend_on_a_failure_goes_on(
+def test_with_drain_nodes_that_do_not_depend_on_a_failed_node_still_run(
     work: Work, fake: testing.Fake
 ) -> None:
     with work.app.flow("drain") as flow:
@@ -228,7 +230,7 @@ def test_a_retry_runs_only_what_failed_and_what_depends_on_it(
     assert ["d", ["b", ["c0", "c1", "c2"]]] == run.result(0)
 
 
-def test_with_cancel_a_failure_cancels_the_others_and_a_retry_runs_them(
+def test_with_cancel_a_failed_node_stops_the_other_nodes_and_a_retry_runs_them(
     work: Work, fake: testing.Fake
 ) -> None:
     with work.app.flow("cancel", on_failure="cancel") as flow:
@@ -255,8 +257,10 @@ def test_with_cancel_a_failure_cancels_the_others_and_a_retry_runs_them(
     assert ["last", ["bad", "waiting"]] == run.result(0)
 
 
-def test_what_a_stop_has_cancelled_twice_runs_in_the_end(work: Work, fake: testing.Fake) -> None:
-    """Checks a child that had been claimed before it was cancelled: Redis does not let another job have its id."""
+def test_nodes_that_two_stops_have_cancelled_run_after_the_last_retry(
+    work: Work, fake: testing.Fake
+) -> None:
+    """Checks a child that is claimed before it is cancelled. Redis lets no other job have the id of this child."""
     with work.app.flow("cancel", on_failure="cancel") as flow:
         bad = flow.add(work.call("bad"))
         other = flow.add(work.task.with_options(queue="later").call("other"))
@@ -286,7 +290,7 @@ def test_what_a_stop_has_cancelled_twice_runs_in_the_end(work: Work, fake: testi
     assert (4, "succeeded") == (len(work.did), run.state())
 
 
-def test_a_map_with_min_success_goes_on_without_those_that_failed(
+def test_a_map_with_min_success_gives_the_next_node_only_the_results_of_successful_calls(
     work: Work, fake: testing.Fake
 ) -> None:
     work.bad.add(2)
@@ -299,7 +303,7 @@ def test_a_map_with_min_success_goes_on_without_those_that_failed(
     assert ["merge", [0, 1, 3, 4, 5, 6, 7, 8, 9]] == run.result(0)
 
 
-def test_how_a_map_has_ended_stays_if_a_later_node_is_retried(
+def test_a_retry_of_a_later_node_does_not_change_the_results_of_an_ended_map(
     work: Work, fake: testing.Fake
 ) -> None:
     work.bad |= {2, "merge"}
@@ -459,7 +463,7 @@ def test_a_cancel_of_a_flow_cancels_its_children(work: Work, fake: testing.Fake)
     assert [] == work.did
 
 
-def test_a_second_flow_of_an_id_that_is_alive_changes_nothing(
+def test_a_second_flow_with_the_id_of_a_live_flow_is_a_duplicate_and_changes_nothing(
     work: Work, fake: testing.Fake
 ) -> None:
     first = chain(work.call(1), work.call(2)).enqueue(queue="flows", id="monthly")
@@ -471,7 +475,7 @@ def test_a_second_flow_of_an_id_that_is_alive_changes_nothing(
     assert ([1, 2], 2) == (work.did, second.result(0))
 
 
-def test_a_graph_that_was_changed_below_a_running_flow_is_refused(
+def test_a_flow_whose_graph_has_changed_since_an_earlier_run_dies(
     work: Work, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = work.diamond()
@@ -581,7 +585,8 @@ def test_arguments_get_the_types_of_the_task_again(work: Work, fake: testing.Fak
 
 
 def test_the_worker_of_a_flow_need_not_have_the_tasks_of_its_nodes(work: Work) -> None:
-    """The flow's worker knows no task; those of the nodes wait in their queues, with the declared options and caps."""
+    """The flow's worker knows no task of a node. The nodes' jobs wait in their queues, with the declared options and
+    caps."""
     producer, home = App(), App()
     producer.enable_flows()
     home.enable_flows()
@@ -613,7 +618,7 @@ def test_the_worker_of_a_flow_need_not_have_the_tasks_of_its_nodes(work: Work) -
         assert {"tenant": "acme", "n": 0} == second.arguments
 
 
-def test_a_key_that_a_function_makes_fails_the_node_on_a_worker_without_the_task() -> None:
+def test_a_node_whose_key_comes_from_a_function_fails_on_a_worker_without_the_task() -> None:
     producer, home = App(), App()
     producer.enable_flows()
     home.enable_flows()
@@ -641,7 +646,7 @@ def test_a_key_that_a_function_makes_fails_the_node_on_a_worker_without_the_task
 
 
 def test_a_node_whose_task_no_worker_has_waits_in_its_queue(work: Work) -> None:
-    """An unknown task is no failure, as for any job: a worker that has it may start. The flow can be cancelled."""
+    """The node does not fail, since a worker that has the task may still start. The flow can be cancelled."""
     nobody = App()
     nobody.enable_flows()
 
@@ -659,7 +664,7 @@ def test_a_node_whose_task_no_worker_has_waits_in_its_queue(work: Work) -> None:
         assert [] == fake.enqueued("nowhere")
 
 
-def test_the_calls_of_outgoing_functions_reach_flows_and_nodes(
+def test_outgoing_functions_are_called_for_a_flow_and_for_its_nodes(
     work: Work, fake: testing.Fake
 ) -> None:
     ways: list[str] = []
@@ -734,7 +739,7 @@ def test_a_flow_that_is_called_without_a_job_is_refused(work: Work) -> None:
 def test_a_flow_that_waits_for_long_looks_seldom(
     work: Work, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look is an entry of the flow's job, which may have 10,000."""
+    """Each look adds an entry to the box of the flow's job. A box may have 10,000 entries."""
     monkeypatch.setattr("rq_core.app.flows.running.LOOKS_SOON", 3)
     # Else the pauses grow with the time of this process, and not with the fake server's.
     monkeypatch.setattr("rq_core.app.flows.running.FlowSteps._pause_ms", lambda *_: 5_000)
@@ -750,7 +755,7 @@ def test_a_flow_that_waits_for_long_looks_seldom(
     assert ["rq_core.flow.look", *(f"rq_core.flow.look#{n}" for n in (2, 3, 4))] == looks
 
 
-def test_what_cannot_be_enqueued_again_after_a_stop_fails_its_node_until_it_can(
+def test_a_node_that_cannot_be_enqueued_after_a_stop_fails_until_a_later_retry_can_enqueue_it(
     work: Work, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The code of the task may have changed between the stop and the retry."""

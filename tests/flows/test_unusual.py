@@ -99,7 +99,7 @@ async def test_a_stop_after_a_call_that_cannot_be_made_ends_the_flow(
     }
 
 
-def test_a_priority_of_a_call_wins_over_that_of_the_task_if_it_is_the_default(
+def test_a_call_with_the_default_priority_overrides_the_priority_of_its_task(
     app: App, fake: testing.Fake
 ) -> None:
     urgent = app.tasks["urgent"]
@@ -146,7 +146,7 @@ def test_an_argument_that_is_nested_too_deeply_is_refused(app: App, is_circle: b
         chain(work.call(1), work.call(value))
 
 
-def test_the_result_of_the_part_before_may_stand_in_any_kind_of_dict(
+def test_the_placeholder_result_may_be_a_value_in_any_kind_of_dict(
     app: App, fake: testing.Fake
 ) -> None:
     work = app.tasks["work"]
@@ -175,7 +175,7 @@ def test_a_placeholder_cannot_be_compared(app: App) -> None:
         {"max_attempts": False},
     ],
 )
-def test_options_out_of_bounds_in_a_graph_of_another_program_end_the_flow_at_once(
+def test_a_flow_dies_at_once_if_the_graph_of_another_program_has_options_out_of_bounds(
     app: App, fake: testing.Fake, options: dict[str, Any]
 ) -> None:
     document = json.loads(chain(app.tasks["work"].call(1)).job(queue="flows").args_json)
@@ -267,7 +267,7 @@ def test_a_task_that_is_unique_only_in_the_code_of_the_worker_fails_its_node(
     )
 
 
-def test_a_process_reads_a_graph_once_and_one_that_was_edited_again(app: App) -> None:
+def test_a_process_reads_a_graph_once_and_reads_it_again_after_an_edit(app: App) -> None:
     arguments = app.tasks["rq_core.flow"].arguments
     document: Any = {
         "name": "read", "on_failure": "drain", "kinds": [{"task": "work", "queue": "work"}],
@@ -283,7 +283,9 @@ def test_a_process_reads_a_graph_once_and_one_that_was_edited_again(app: App) ->
     assert first.graph.nodes[0].calls[0].args["n"] == 1
 
 
-def test_a_retry_leaves_the_failed_jobs_of_a_map_that_is_done(fake: testing.Fake, app: App) -> None:
+def test_a_retry_does_not_run_the_failed_jobs_of_a_map_that_is_done(
+    fake: testing.Fake, app: App
+) -> None:
     ran: list[Any] = []
     bad = {2, "merge"}
 
