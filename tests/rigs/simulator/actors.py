@@ -293,8 +293,8 @@ HANDLERS_MS: Final = (5, 50, 200, 800, 2_000)
 
 
 class Worker(Actor):
-    """A worker that settles and claims jobs in one round trip per turn, after one for the costs that jobs report. A
-    second thread extends its leases."""
+    """A worker. In each turn it settles and claims jobs in one round trip. If jobs report costs, it first sends the
+    costs in another round trip. A second thread extends its leases."""
 
     CONCURRENCY = 3
 
@@ -443,7 +443,7 @@ class Worker(Actor):
         return found
 
     def with_truth(self, settlement: Settlement) -> Settlement:
-        """Let the handler say what its job has really taken, the same each time that it is asked."""
+        """Let the handler say what its job has really taken, or pause the rate. It says the same amount each time."""
         claim = settlement.claim
         dice = random.Random(f"{self.simulation.seed} {claim.id} {claim.fence} truth")
         may_pause = not self.healing and settlement.verdict == "complete"

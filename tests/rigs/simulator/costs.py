@@ -1,5 +1,5 @@
-"""Rates that count a unit in a simulation: jobs with costs, what handlers have really taken, the pauses that they ask
-for, and the judge of the log."""
+"""Rates that count a unit in a simulation: jobs with costs, handlers that say what their jobs have really taken or
+pause a rate, and the judge of the log."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def add_cost(job: NewJob, dice: random.Random) -> NewJob:
 
 
 def add_truth(settlement: Settlement, dice: random.Random, *, may_pause: bool) -> Settlement:
-    """Let the handler of a job with the rate say what the job has really taken, or let it pause the rate."""
+    """Let the handler of a job with the rate say what the job has really taken, or pause the rate, or do both."""
     rates = [scope for scope in scopes_of(settlement.claim.lane or "") if FAMILY in scope]
     if not rates:
         return settlement
@@ -76,7 +76,8 @@ class Costs:
         self._at_ms = 0
 
     def add(self, entry: Entry) -> list[str]:
-        """Add the next entry. Return its claims that came too early, and its pauses that end earlier than others."""
+        """Add the next entry. Return a sentence for each claim that came too early or took a wrong cost, and for each
+        pause that shortens an earlier pause."""
         if entry.event is Event.EPOCH_STARTED or entry.at_ms < self._at_ms:
             self._buckets, self._until = {}, {}
         self._at_ms = entry.at_ms

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ROOM: Final = SETTINGS["kept_max_bytes"].default
 LITTLE_ROOM: Final = 600
-"""Bytes for kept results that are hardly enough for one."""
+"""The smaller limit (bytes) on kept results. One result hardly fits."""
 BACKLOG: Final = SETTINGS["backlog_max_jobs"].default
 
 
@@ -89,7 +89,7 @@ class StrandChildEnds(ChildEnds):
         worker.add_strand("ends", body, work.close)
 
     def note(self, settled: Sequence[Settlement], outcomes: Mapping[str, str]) -> None:
-        """Start the tasks for these settlements, and know whose children are cancelled."""
+        """Start the tasks for these settlements, and note which of their jobs were cancelled."""
         self._heads = [
             each.claim.id for each in settled if outcomes.get(each.claim.id) == "cancelled"
         ]
@@ -174,7 +174,7 @@ class FamilyWorker(Worker):
             self.start(claim)
 
     def with_children(self, settlement: Settlement) -> Settlement:
-        """Return the settlement of a parent with its children whose success is not saved."""
+        """Return the settlement of a parent. It names the children whose success is not saved."""
         handler = self.held[f"{settlement.claim.fence} {settlement.claim.id}"].handler
         steps = None if handler is None else handler.context.steps
         return settlement if steps is None else settlement._replace(unsaved=steps.unsaved)
@@ -183,7 +183,10 @@ class FamilyWorker(Worker):
         return FamilyHandler(self, claim, verdict, fails_at)
 
     def value(self, claim: Claim) -> str:
-        """Return a result that says which child it is of, and by which claim."""
+        """Return a result that names the child and its claim, or an empty text if the result is not kept.
+
+        A few results are too large to be kept.
+        """
         keeps = read_spec(claim.spec).keeps
         if not keeps:
             return ""
@@ -212,7 +215,7 @@ class FamilyProducer(Producer):
             self.sleep(strand, self.random.choice((5, 40, 150, 600)))
 
     def with_id(self, _job: NewJob, job_id: str) -> NewJob:
-        """Return the parent with this id: its children are made of the id."""
+        """Return the parent with this id. The id determines which children it has."""
         family = cast("FamilySimulation", self.simulation)
         return family.parent_with(job_id)
 
@@ -287,7 +290,7 @@ class FamilyOperator(Operator):
                     return
 
     def some(self, queue: str, state: State | None = None) -> list[str]:
-        """Return up to three jobs of a queue, in this state; None: in any state, most often alive."""
+        """Return up to three jobs of a queue that are in this state. With None, most often each of them is alive."""
         records = self.simulation.watch_of(queue).records
         found = [i for i in sorted(records) if records[i].state is (state or records[i].state)]
         if state is None and self.random.random() < 0.8:

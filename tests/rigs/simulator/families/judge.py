@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Pair = tuple[Entry, JobEvent]
 
 AGREE_EVERY: Final = 4
-"""The number of seeds of which one also computes the rows of SQL again."""
+"""Only for seeds that are multiples of this number, the rows of SQL are also computed again."""
 
 ENDS: Final = {
     "Failed": (Event.DIED, Event.EXPIRED, Event.LEASE_EXPIRED, Event.PRUNED),
@@ -265,7 +265,7 @@ class _Story:
     def cancelled(self) -> Iterator[str]:
         """Check that no child of a cancelled parent begins after the cancel of the family was done.
 
-        A cancel that its caller gave up, or that a crash ended, leaves children: nothing is checked after these.
+        A cancel that was not done leaves children, and is not checked. Nothing is checked after a crash or a loss.
         """
         if self.of.crashes or self.of.lost:
             return

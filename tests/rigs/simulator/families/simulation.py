@@ -145,7 +145,7 @@ class FamilySimulation(Simulation):
         return ShardTransport(strand)
 
     def note_cancelled(self, ids: Iterable[str]) -> None:
-        """Note that these jobs are cancelled, and that those of their children are cancelled that must be."""
+        """Note the present step as the step in which the cancels of the families of these jobs were done."""
         self.cancelled |= dict.fromkeys(ids, self.step)
 
     def client_of(self, queue: str) -> Client:
