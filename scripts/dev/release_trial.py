@@ -106,7 +106,7 @@ def interpreter(version: str) -> str | None:
 
 
 def claimed(wheel: Path) -> list[str]:
-    """Return the versions of Python on which, as its classifiers say, a wheel runs."""
+    """Return the versions of Python that the classifiers of a wheel name."""
     with zipfile.ZipFile(wheel) as archive:
         [name] = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
         return _CLASSIFIER.findall(archive.read(name).decode())

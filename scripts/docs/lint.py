@@ -38,7 +38,7 @@ _OPTIONS: Final = (
 
 
 def problems(texts: dict[str, str]) -> list[str]:
-    """Return luacheck's warnings about Lua texts, which are given by the script's name.
+    """Return luacheck's warnings about Lua texts. ``texts`` has each text by the name of its script.
 
     Each warning is one line: the scripts, luacheck's words, and the line of Lua.
     """
