@@ -111,7 +111,7 @@ class Family:
         self.count = count
         self.expires_s = expires_s
         self.moments: dict[str, Callable[[], None]] = {}
-        """What happens once, by the moment at which it happens."""
+        """The functions to call once, by the moment at which each is called."""
         self.got: list[list[str]] = []
         """The names of the outcomes that the parent got, for each map that was over."""
         self.fails_next = False

@@ -78,18 +78,18 @@ class Operator(NamedTuple):
     does: str
     chosen: tuple[tuple[int, int], ...] = ()
     had_plan: bool = False
-    """Whether the parent had enqueued its children when the operator read them."""
+    """True if the parent had enqueued its children when the operator read them."""
 
 
 class Budget(NamedTuple):
-    """How many failures of each kind may still happen."""
+    """The number of failures of each kind that may still happen."""
 
     crashes: int = 0
     leases: int = 0
     kills: int = 0
-    """Of tellers."""
+    """Kills of workers that are about to signal the end of a child."""
     deaths: int = 0
-    """Of children."""
+    """Deaths of children."""
     single: int = 0
     """Requeues of a dead child by its own id."""
     cancels: int = 0
