@@ -8,9 +8,10 @@ Flags: allow-oom
 Args: slot number:int worker
 Each: id fence verdict delay_ms:int reason error
 Uses: call(open_call close_call now) state(count) tries(may_run_again) emit(emit)
-    outcomes(end_claims make_ready make_dead write_outcomes)
+    outcomes(end_claims make_ready make_dead write_outcomes) lane_opening(note_end pauses_of_failures)
 Returns: ok {ID scheduled|ready|dead|cancelled|gone|stale}… | epoch. VERDICT is retry or final; REASON is the reason of
-    the death for a final failure; ERROR is a JSON object
+    the death for a final failure; ERROR is a JSON object, whose `excepted` has the families of the breakers of the job
+    that do not count the failure, with spaces between them
 Invariants: I2, I3, I4 (failures ≤ max_attempts, of a durable job those since its last saved step), I6, I9, I10
 ]]
 
@@ -23,6 +24,7 @@ local retried, died = {}, {}
 local answer, refusals, cancelled = end_claims(function(i, job)
   local id, fence, verdict, delay_ms, reason, failure = each(i)
   job.failed = count(job, 'failed') + 1
+  note_end(id, fence, failure:match('"excepted":%s*"([^"]*)"'))
   if verdict == 'retry' and may_run_again(job, 'failed', 'attempts') then
     local due = make_ready(id, job, delay_ms)
     retried[#retried + 1] = '["' .. id .. '","' .. fence .. '",' .. due .. ',' .. job.failed .. ',' .. failure .. ']'
@@ -32,6 +34,7 @@ local answer, refusals, cancelled = end_claims(function(i, job)
   end
 end)
 
+emit('scope_paused', now, worker, pauses_of_failures())
 emit('retried', now, worker, retried)
 emit('died', now, worker, died)
 write_outcomes('fail', refusals, cancelled)

@@ -2,7 +2,7 @@
 
 Args: each each_count worker
 Uses: call(now) emit(emit) state(lane_in field_in) fences(read_held) lane_names(shape_of)
-    costs(unit_of cost_in correct_cost pause) scopes(scope_of await_no_more) lane_opening(reevaluate)
+    costs(unit_of cost_in correct_cost pause) breakers(pause_breaker) scopes(scope_of await_no_more) lane_opening(reevaluate)
     lane_write(check_lanes write_lanes)
 ]]
 
@@ -51,7 +51,7 @@ local function correct_rates(line, told)
         units[#units + 1] = unit .. ':' .. string.format('%.0f', value)
       end
       local scope, more = scope_of(name), value - cost_in(costs, unit)
-      if scope.rate then
+      if scope.rate and not scope.breaker then
         correct_cost(scope, now, more)
         if more < 0 then
           await_no_more(scope)
@@ -69,8 +69,8 @@ local function pause_scopes(id, fence, line, pauses)
   local scopes_in = (lane_in(line) or '') .. '+'
   for name, after_ms in pauses:gmatch('%f[%w_.:~%%@=-]([%w_.:~%%@=-]+)|(%d+)') do
     local scope = scopes_in:find('+' .. name .. '+', 1, true) and scope_of(name)
-    if scope and scope.rate then
-      local till = pause(scope, now, now + after_ms)
+    if scope and (scope.rate or scope.breaker) then
+      local till = (scope.breaker and pause_breaker or pause)(scope, now, now + after_ms)
       paused[#paused + 1] = '["' .. id .. '","' .. fence .. '","' .. name .. '",' .. string.format('%.0f', till) .. ']'
       has_paused = true
     end

@@ -19,7 +19,7 @@ Uses: call(now now_text answer_field) parts(run_parts) activity(note_activity)
     meta(facts fact set_fact notes_of_queue) emit(emit quoted) batch(call_many read_many)
     state(read_line write_line count rank is_claimed drop_claim) scopes(scope_of await_no_more check_scopes)
     lane_states(lane_of) lane_members(put)
-    lane_opening(note_release free_places reevaluate reevaluate_family FAMILY_MAX) dead_index(unindex_dead check_dead)
+    lane_opening(note_release note_end free_places reevaluate reevaluate_family FAMILY_MAX) dead_index(unindex_dead check_dead)
     removal(end_job) death(mark_dead) results(forget_over) due(earliest_due) digits(digits) settled_ids(is_settled)
     tries(may_run_again) deadline(is_over note_deadline) names(name_field holder_in) expiry(expire_here expire_waiting) box(empty_box write_emptied)
     shown(fields_of)
@@ -81,6 +81,7 @@ end
 --- End a claim whose lease has expired.
 local function expire(id, job)
   note_release(job.lane, id)
+  note_end(id)
   if job.state == 'cancelling' then
     note('cancelled', '["' .. id .. '",' .. quoted(job.fence) .. ']')
     end_job(id, job, 'cancelled', job.fence)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rq_core.doctor.snapshot import View
 from rq_core.model.limits import scopes
+from rq_core.model.limits.breakers import LOOK_MS, BreakerEntry, is_breaker, read_entry
 from rq_core.model.limits.limit import LATEST_MS, PAUSE_MAX_MS, Limit, Spent, read_spent
 
 
@@ -23,7 +24,11 @@ def kept_rates(view: View) -> Iterator[tuple[str, str, int | None]]:
         read = read_spent(value)
         if mark is not None and not 0 <= mark <= LATEST_MS:
             mark = view.latest_ms  # No rate is in use for that long.
-        if read is not None and (scopes.unit_of(scope) is not None or read.paused_ms is not None):
+        if is_breaker(scope):
+            if (entry := read_entry(value)) is not None:
+                entry = _within_cooldown(entry, view.latest_ms)
+                yield scope, str(entry), entry.expires_ms(limit)
+        elif read is not None and (scopes.unit_of(scope) is not None or read.paused_ms is not None):
             read = _within_pause(read, limit, view.latest_ms)
             yield scope, str(read), read.expires_ms
         elif scopes.unit_of(scope) is not None:
@@ -35,6 +40,16 @@ def kept_rates(view: View) -> Iterator[tuple[str, str, int | None]]:
             yield scope, str(arrival_us), -(-arrival_us // 1000)
         elif mark is not None:
             yield scope, f"{mark * 1000:.0f}", None
+
+
+def _within_cooldown(entry: BreakerEntry, latest_ms: int | None) -> BreakerEntry:
+    """Return the entry of a breaker, as it is after the clock went back to ``latest_ms``."""
+    if latest_ms is None or entry.at_ms <= latest_ms:
+        return entry
+    back = entry.at_ms - latest_ms
+    until_ms = None if entry.until_ms is None else entry.until_ms - back
+    failed = tuple(at_ms - back for at_ms in entry.failed)
+    return BreakerEntry(latest_ms, until_ms, entry.probe, failed)
 
 
 def _within_pause(spent: Spent, limit: Limit, latest_ms: int | None) -> Spent:
@@ -56,6 +71,14 @@ def latest_resumes(view: View) -> Iterator[tuple[str, int]]:
     for member, at in view.snapshot["scheduled"].items():
         kind, _, scope = member.partition("|")
         if kind == "rate" and scopes.is_rate(scope) and view.latest_ms is not None:
+            if is_breaker(scope):
+                entry = read_entry(view.snapshot["rates"].get(scope, ""))
+                if entry is None or entry.until_ms is None:
+                    continue
+                latest = max(entry.until_ms, view.latest_ms + LOOK_MS)
+                if at > latest:
+                    yield member, latest
+                continue
             latest = view.limit(scope).latest_resume_ms(view.latest_ms)
             spent = read_spent(view.snapshot["rates"].get(scope, ""))
             if scopes.unit_of(scope) is None:

@@ -417,7 +417,7 @@ def decisions_md(pages: Path) -> str:
 
 
 _DECISIONS: Final = (
-    "states", "lua", "protocol", "lanes", "names", "waiting", "connections", "app", "worker", "log", "audit", "upkeep",
+    "states", "lua", "protocol", "lanes", "names", "waiting", "breakers", "connections", "app", "worker", "log", "audit", "upkeep",
     "proof", "metrics", "tests",
 )  # fmt: skip
 _DECISIONS_GUIDE: Final = """\

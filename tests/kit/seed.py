@@ -196,6 +196,7 @@ class Seed:
         verdict: str = "retry",
         delay_ms: int = 0,
         reason: str = "final",
+        error: str = ERROR,
         worker: str = WORKER,
     ) -> dict[str, str]:
         records = [(h[1], h[2]) if isinstance(h, Claim) else h for h in held]
@@ -203,7 +204,7 @@ class Seed:
             claims.fail(
                 self.queue,
                 worker,
-                [(i, fence, verdict, delay_ms, reason, ERROR) for i, fence in records],
+                [(i, fence, verdict, delay_ms, reason, error) for i, fence in records],
             )
         )
 

@@ -5,13 +5,13 @@ place in line and an id. A lane's ORDER is its priority, followed by the place i
 digit. RANK is the distance between the orders of one priority and those of the next.
 
 Kept: LANE_SHAPES
-Uses: scopes(is_counted) place(padded PLACE_FROM PLACE_UPTO PLACE_BEHIND) memo(remember MEMO_MAX)
+Uses: scopes(is_counted) breakers(is_breaker) place(padded PLACE_FROM PLACE_UPTO PLACE_BEHIND) memo(remember MEMO_MAX)
 ]]
 
 local LANE_SHAPES = {known = {}, count = 0}
 
 --- Return the shape of a lane, from its name: its scopes, in order; `counted`, the scopes among them that have holders,
---- if not all have; and `key`, the key in a fair queue. No other part of a name is remembered, and only a limited
+--- if not all have; `breakers`, those that are breakers; and `key`, the key in a fair queue. No other part of a name is remembered, and only a limited
 --- number of shapes: Lua looks up each text that it makes among all texts that it has. Once these are more than the
 --- processor's caches hold, the look-up costs more than making a shape again.
 local function shape_of(name)
@@ -33,6 +33,9 @@ local function shape_of(name)
         counted[#counted + 1] = shape[i]
       elseif shape[i]:sub(1, 5) == 'fair=' then
         shape.key = shape[i]:sub(6)
+      elseif is_breaker(shape[i]) then
+        shape.breakers = shape.breakers or {}
+        shape.breakers[#shape.breakers + 1] = shape[i]
       end
     end
     shape.counted = #counted < #shape and counted or nil

@@ -10,7 +10,7 @@ So if a lane is blocked on a scope that has room, an open lane contains this sco
 another a message that it may be opened, so no such message can be lost.
 
 Keys: blocked
-Uses: digits(digits) place(PLACE_FROM PLACE_UPTO PLACE_BEHIND)
+Uses: digits(digits) call(now) place(PLACE_FROM PLACE_UPTO PLACE_BEHIND) breakers(end_in_breaker)
     scopes(scope_of has_room await_no_more count_out_later unhold_all) lane_names(LANE_SHAPES shape_of)
     lane_states(known_lanes first_blocked_here meet_lane block open_lane)
 ]]
@@ -24,13 +24,15 @@ local promised = {}         -- scope → number of those lanes that contain it; 
 local promised_until = {}   -- scope → the highest order of those lanes
 local freed_shapes = {}     -- shapes of the lanes of jobs whose places must be freed…
 local freed_ids = {}        -- …and the ids of these jobs
+local ended_as = {}         -- id → how its claim ended, unless it succeeded: {fence, excepted}, without a fence if it did not fail
+local failure_pauses        -- of `scope_paused` events: the breakers that failures of this call pause; nil without any
 local is_used = false       -- whether any of these variables has changed in this call
 
 local function reset()
   if is_used then
     is_used, any_blocked, blocked_pages = false, nil, {}
     promising, promised, promised_until = {}, {}, {}
-    freed_shapes, freed_ids = {}, {}
+    freed_shapes, freed_ids, ended_as, failure_pauses = {}, {}, {}, nil
   end
 end
 
@@ -161,12 +163,47 @@ local function note_release(lane_name, id)
   end
 end
 
+--- Note how a claim ended that did not succeed, for the breakers of its job. `fence` is that of a failure, else nil;
+--- `excepted` are the families of the breakers that do not count it, with spaces between them.
+local function note_end(id, fence, excepted)
+  is_used = true
+  ended_as[id] = {fence, excepted}
+end
+
+--- Tell the breakers of these jobs how their claims have ended.
+local function end_in_breakers(shape, id)
+  local ended = ended_as[id]
+  for k = 1, #shape.breakers do
+    local name = shape.breakers[k]
+    local scope = scope_of(name)
+    if scope.breaker then
+      local family = ' ' .. name:match('^[^=]*') .. ' '
+      local is_counted = ended and ended[1] and not (' ' .. (ended[2] or '') .. ' '):find(family, 1, true)
+      local how = is_counted and 'failed' or ended and 'neither' or 'succeeded'
+      local may_begin, till = end_in_breaker(scope, id, now, how)
+      if till then
+        failure_pauses = failure_pauses or {}
+        failure_pauses[#failure_pauses + 1] = '["' .. id .. '","' .. ended[1] .. '","' .. name .. '",' .. digits(till) .. ']'
+      elseif may_begin then
+        await_no_more(scope)
+        reevaluate(name)
+      end
+    end
+  end
+end
+
+--- Return the part of `scope_paused` events about the breakers that failures of this call pause; nil without any.
+local function pauses_of_failures()
+  return failure_pauses
+end
+
 --- Free the places of all noted jobs, then re-evaluate their scopes: (a).
 local function free_places()
   if #freed_ids == 0 then
     return
   end
-  local names = unhold_all(freed_shapes, freed_ids)
+  local shapes, ids = freed_shapes, freed_ids
+  local names, guarded = unhold_all(shapes, ids)
   freed_shapes, freed_ids = {}, {}
   count_out_later(names)
   local seen = {}
@@ -176,6 +213,9 @@ local function free_places()
       seen[name] = true
       reevaluate(name)
     end
+  end
+  for i = 1, guarded and #guarded or 0 do
+    end_in_breakers(shapes[guarded[i]], ids[guarded[i]])
   end
 end
 

@@ -3,7 +3,8 @@
 A scope is the task's (`task=send`), one value of a family of keys (`tenant=acme`), or a rate (`tenant@60s=acme`, its
 family named with the window). A cap of N admits N holders, which are claimed jobs. A rate has no holders: it keeps its
 theoretical arrival time (GCRA: the generic cell rate algorithm of ATM traffic control). A rate may count a unit, of
-which each job takes its cost (`ask.model@60s:tokens=gpt`, see include/caps/costs).
+which each job takes its cost (`ask.model@60s:tokens=gpt`, see include/caps/costs). A breaker is named like a rate of
+failures (see include/caps/breakers); while it is open, it admits any number of jobs.
 
 Places that a call acquires and gives back are at first only counted in Lua. If one scope refuses a job, the places in
 the other scopes are given back in the same call, and nothing of this is written. Only `write_scopes` writes, at the end
@@ -15,6 +16,7 @@ Unread: expiring
 Kept: LIMIT_SHAPES NO_LIMIT
 Uses: batch(call_many add_many) meta(facts) memo(remember MEMO_MAX)
     costs(unit_of cost_in read_arrival arrival_text acquire_cost is_paused)
+    breakers(read_breaker breaker_entry may_probe begin_probe)
 ]]
 
 local LIMIT_SHAPES = {known = {}, count = 0}
@@ -140,10 +142,12 @@ local function scope_of(name)
   if rate then
     local spent = redis.call('HGET', rates, name)
     scope.unit, scope.arrival_us, scope.rest = unit_of(name), tonumber(spent) or 0, 0
-    if spent and scope.arrival_us == 0 then
+    if scope.unit == 'failures' then
+      read_breaker(scope, spent)
+    elseif spent and scope.arrival_us == 0 then
       read_arrival(scope, spent)
     end
-    scope.resumes = tonumber(redis.call('ZSCORE', scheduled, 'rate|' .. name))
+    scope.resumes = scope.rate and tonumber(redis.call('ZSCORE', scheduled, 'rate|' .. name)) or nil
     rate_scopes[#rate_scopes + 1] = scope
   end
   return scope
@@ -206,6 +210,8 @@ local function acquire(scope, at, costs)
       return true
     end
     return false
+  elseif scope.breaker then
+    return may_probe(scope, at)
   elseif scope.paused and is_paused(scope, at) then
     return false
   elseif scope.unit then
@@ -253,7 +259,7 @@ end
 --- Undo the last `acquire` of a scope.
 local function give_back(scope)
   if scope.rate then
-    scope.arrival_us, scope.rest = scope.before_us, scope.before_rest
+    scope.arrival_us, scope.rest = scope.before_us, scope.before_rest   -- of a breaker: nil
   else
     scope.left = scope.left + 1
   end
@@ -290,6 +296,9 @@ local function hold_all(shape, id)
     local scope = known_scopes[shape[i]]
     if scope.rate then
       scope.spent = true
+      if scope.breaker then
+        begin_probe(scope, id)
+      end
     end
   end
 end
@@ -304,19 +313,25 @@ local function hold_uncounted(name, id)
 end
 
 --- Remove jobs from the holders of their lanes' scopes. `shapes` are those of the lanes' names. Returns the scope of
---- each removed holder.
+--- each removed holder, and the places in `shapes` of lanes with breakers; nil without any.
 local function unhold_all(shapes, ids)
-  local names, size, before = {}, 0, #holders_out
+  local names, size, before, guarded = {}, 0, #holders_out, nil
   is_used = true
   for i = 1, #shapes do
     local shape, id = shapes[i], ids[i]
-    local counted = shape.counted or shape
+    local counted = shape.counted
+    if not counted then
+      counted = shape
+    elseif shape.breakers then
+      guarded = guarded or {}
+      guarded[#guarded + 1] = i
+    end
     for k = 1, #counted do
       size = size + 1
       names[size], holders_out[before + size] = counted[k], counted[k] .. '|' .. id
     end
   end
-  return names
+  return names, guarded
 end
 
 --- Return whether this call adds or removes holders.
@@ -364,13 +379,22 @@ local function write_scopes()
   if #rate_scopes == 0 then
     return
   end
-  local arrivals, resumes, deadlines, resumed = {}, {}, {}, {}
+  local arrivals, resumes, deadlines, resumed, opened, forgotten = {}, {}, {}, {}, {}, {}
   for i = 1, #rate_scopes do
     local scope, name = rate_scopes[i], rate_scopes[i].name
-    if scope.spent then
-      arrivals[#arrivals + 1], arrivals[#arrivals + 2] = name, (scope.unit or scope.paused) and arrival_text(scope) or string.format('%.0f', scope.arrival_us)
-      deadlines[#deadlines + 1] = math.max(math.ceil(scope.arrival_us / 1000), scope.paused or 0)
-      deadlines[#deadlines + 1] = 'rate|' .. name
+    local text, forget_at = nil, nil
+    if scope.spent and scope.breaker then
+      text, forget_at = breaker_entry(scope)
+      if not text then
+        opened[#opened + 1], forgotten[#forgotten + 1] = name, 'rate|' .. name
+      end
+    elseif scope.spent then
+      text = (scope.unit or scope.paused) and arrival_text(scope) or string.format('%.0f', scope.arrival_us)
+      forget_at = math.max(math.ceil(scope.arrival_us / 1000), scope.paused or 0)
+    end
+    if text then
+      arrivals[#arrivals + 1], arrivals[#arrivals + 2] = name, text
+      deadlines[#deadlines + 1], deadlines[#deadlines + 2] = forget_at, 'rate|' .. name
     end
     if scope.resumed then
       resumed[#resumed + 1] = 'rate|' .. name
@@ -381,6 +405,8 @@ local function write_scopes()
   end
   call_many('HSET', rates, arrivals)
   call_many('ZADD', expiring, deadlines)
+  call_many('HDEL', rates, opened)
+  call_many('ZREM', expiring, forgotten)
   call_many('ZREM', scheduled, resumed)
   call_many('ZADD', scheduled, resumes)
 end

@@ -5,7 +5,7 @@ Keys: jobs state ready scheduled leases
 Args: each each_count worker
 Unread: jobs ready
 Uses: call(now) parts(run_parts) state(read_line write_line count rank drop_claim) fences(read_held emit_refused)
-    ready(return_ready) lane_states(lane_of) lane_members(put) lane_opening(note_release free_places)
+    ready(return_ready) lane_states(lane_of) lane_members(put) lane_opening(note_release note_end free_places)
     lane_write(check_lanes write_lanes) due(earliest_due) removal(end_job) death(mark_dead) deadline(note_deadline)
     wake(wake_needed) batch(call_many read_many) queue_cap(wake_if_below_cap) emit(emit)
 ]]
@@ -122,6 +122,7 @@ local function end_claims(decide)
     if job then
       ended[#ended + 1] = id
       note_release(job.lane, id)
+      note_end(id)
       drop_claim(job)
     end
     if job and job.state == 'cancelling' then

@@ -212,7 +212,11 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
     ),
     _E.SCOPE_PAUSED: (
         _ID, _FENCE,
-        EventField("scope", "the rate of the job that its handler has paused"),
+        EventField(
+            "scope",
+            "the rate or the breaker of the job that is paused, by its handler, or by its failure: the last one that the"
+            " breaker allows, or that of a probe",
+        ),
         EventField("until_ms", "no job of the scope is claimed before this moment (Unix ms)"),
     ),
     _E.TICKED: (

@@ -1,0 +1,78 @@
+"""Breakers: scopes that pause when a service fails, and their entries in the key ``rates``.
+
+A breaker's limit is a Limit: ``most`` failures per ``window_ms``, and ``burst`` is its cooldown in ms.
+``lua/include/caps/breakers.lua`` writes the entries.
+
+    >>> read_entry("1795226745504 until=1795226775504 probe=job-7")
+    BreakerEntry(at_ms=1795226745504, until_ms=1795226775504, probe='job-7', failed=())
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from rq_core.model.limits.limit import Limit
+from rq_core.model.limits.scopes import unit_of
+
+FAILURES: Final = "failures"
+"""The unit of breakers. No rate with a cost may have it."""
+FAILED_MAX: Final = 1_000
+"""Maximum number of failures that pause a scope, as ``lua/include/caps/breakers.lua`` has it."""
+LOOK_MS: Final = 5_000
+"""Ms after which a claim looks whether a probe still runs."""
+KEPT_MS: Final = 86_400_000
+"""Ms for which a scope whose pause is over awaits a probe. Then it is open again."""
+
+
+class BreakerEntry(NamedTuple):
+    """The entry of a breaker's scope in the key ``rates``. A scope without an entry is open."""
+
+    at_ms: int
+    """Unix ms at which the entry was written."""
+    until_ms: int | None = None
+    """Unix ms until which the scope is paused; None: the scope is open."""
+    probe: str | None = None
+    """The id of the job that is the probe."""
+    failed: tuple[int, ...] = ()
+    """Unix ms of the failures of an open scope."""
+
+    def expires_ms(self, limit: Limit) -> int:
+        """Return the Unix ms at which the entry can be removed."""
+        if self.until_ms is None:
+            return self.at_ms + (limit.window_ms or 0)
+        return max(self.until_ms, self.at_ms) + KEPT_MS
+
+    def standing(self, now_ms: int) -> str:
+        """Return how the scope stands: ``open``, ``paused`` or ``probing``.
+
+        It is probing from the end of its pause until a probe succeeds or fails.
+        """
+        if self.until_ms is None:
+            return "open"
+        return "paused" if self.until_ms > now_ms else "probing"
+
+    def __str__(self) -> str:
+        if self.until_ms is None:
+            return f"{self.at_ms} failed={','.join(map(str, self.failed))}"
+        return f"{self.at_ms} until={self.until_ms}" + (f" probe={self.probe}" if self.probe else "")
+
+
+_ENTRY: Final = re.compile(
+    r"(\d{1,15}) (?:failed=(\d{1,15}(?:,\d{1,15})*)|until=(\d{1,16})(?: probe=(\S+))?)"
+)
+
+
+def is_breaker(scope: str) -> bool:
+    """Return whether a scope or a family is that of a breaker."""
+    return unit_of(scope) == FAILURES
+
+
+def read_entry(text: str) -> BreakerEntry | None:
+    """Parse the entry of a breaker in the key ``rates``; None for any other text."""
+    found = _ENTRY.fullmatch(text)
+    if found is None:
+        return None
+    failed = tuple(map(int, found[2].split(","))) if found[2] else ()
+    until_ms = None if found[3] is None else int(found[3])
+    return BreakerEntry(int(found[1]), until_ms, found[4], failed)
