@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from rq_core.app.handlers.pausing import PauseScope as PauseScope
     from rq_core.app.handlers.retry import RetryPolicy as RetryPolicy
     from rq_core.app.handles.handle import JobHandle as JobHandle
+    from rq_core.app.limits.breaker import Breaker as Breaker
     from rq_core.app.limits.caps import Cap as Cap
     from rq_core.app.limits.caps import Rate as Rate
     from rq_core.app.many.copies import Replayed as Replayed
@@ -89,6 +90,7 @@ else:
         "app.flows.declaring": "Flow FlowNode Group chain group",
         "app.flows.flow_run": "FlowRun NodeState",
         "app.flows.placeholders": "RESULT",
+        "app.limits.breaker": "Breaker",
         "app.limits.caps": "Cap Rate",
         "app.handlers.context": "JobContext current_job",
         "app.handlers.dead_hooks": "DeadJob",

@@ -30,6 +30,7 @@ from rq_core.app.handlers.outgoing import outgoing_job
 from rq_core.app.handlers.redaction import Redact, redactor_of
 from rq_core.app.handlers.retry import RetryPolicy
 from rq_core.app.handles.handle import JobHandle, handle_of
+from rq_core.app.limits.breaker import Breaker
 from rq_core.app.limits.caps import Cap, Rate
 from rq_core.app.many.copies import CopyProducer
 from rq_core.app.options import (
@@ -157,6 +158,7 @@ class App(CopyProducer):
         priority: Priority | PriorityName = DEFAULT_PRIORITY,
         max_losses: int = DEFAULT_MAX_LOSSES,
         caps: Sequence[Cap | Rate] = (),
+        breaker: Breaker | Sequence[Breaker] | None = None,
         unique: Named | None = None,
         keep_result: bool | Duration = False,
         audit_result: AuditResult = "digest",
@@ -178,6 +180,7 @@ class App(CopyProducer):
         - ``timeout``: the limit of one attempt, in seconds or a timedelta. With None, the worker's limit holds.
         - ``max_losses``: a job dies as poison when it has lost this number of workers.
         - ``caps``: Caps and Rates. A job is claimed only if all of them admit the job.
+        - ``breaker``: a Breaker, or several. It pauses the jobs of a key when their service fails.
         - ``unique``: Unique, Throttle, Debounce or Latest. It decides what happens to several calls with one unique
           name.
         - ``aliases``: former names of the task. The task also runs jobs that producers enqueue under these names, and
@@ -228,6 +231,7 @@ class App(CopyProducer):
                 retry=policy,
                 timeout=seconds,
                 caps=caps,
+                breaker=breaker,
                 isolation=isolation,
                 max_memory=max_memory,
                 batch=batch,

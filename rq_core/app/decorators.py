@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rq_core.app.batches.jobs import Job
     from rq_core.app.handlers.dead_hooks import Hook
     from rq_core.app.handlers.retry import RetryPolicy
+    from rq_core.app.limits.breaker import Breaker
     from rq_core.app.limits.caps import Cap, Rate
     from rq_core.app.options import PriorityName
     from rq_core.app.task import AsyncTask, Isolation, Task
@@ -42,6 +43,7 @@ class BatchTaskOptions(TypedDict, total=False):
     priority: Priority | PriorityName
     max_losses: int
     caps: Sequence[Cap | Rate]
+    breaker: Breaker | Sequence[Breaker] | None
     unique: Named | None
     keep_result: bool | Duration
     audit_result: AuditResult

@@ -10,6 +10,7 @@ from rq_core.app.arguments import Arguments
 from rq_core.app.handlers.depends import dependencies_of, planned_steps
 from rq_core.app.handlers.result_types import Returned
 from rq_core.app.handlers.retry import RetryPolicy
+from rq_core.app.limits.breaker import Breaker, breakers_of, with_breakers
 from rq_core.app.limits.caps import Cap, Rate
 from rq_core.app.options import JobOptions
 from rq_core.app.task import AsyncTask, Isolation, Task
@@ -33,6 +34,7 @@ def make_task(
     retry: RetryPolicy,
     timeout: float | None = None,
     caps: Sequence[Cap | Rate] = (),
+    breaker: Breaker | Sequence[Breaker] | None = None,
     aliases: Sequence[str] = (),
     isolation: Isolation | None = None,
     max_memory: int | None = None,
@@ -70,8 +72,15 @@ def make_task(
         caps = with_caps_of(options.unique, caps)
         check_unique(name, options.unique, arguments, caps)
         naming = options.unique.naming(arguments)
+    breakers = breakers_of(name, breaker)
     producer.declared.add_task(
-        name, options.queue, arguments, caps, aliases, naming, options.registered()
+        name,
+        options.queue,
+        arguments,
+        with_breakers(name, caps, breakers),
+        aliases,
+        naming,
+        options.registered(),
     )
     if batch is not None:
         producer.declared.add_batch(options.queue, name, aliases)
@@ -90,6 +99,7 @@ def make_task(
         aliases=tuple(aliases),
         batch=batch,
         returned=returned,
+        breakers=breakers,
     )
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rq_core.app.durable.items import JobCall
     from rq_core.app.handlers.depends import Step
     from rq_core.app.inbox.within import AsyncExecutes, AsyncTaskWithin, Executes, TaskWithin
+    from rq_core.app.limits.breaker import Breaker
     from rq_core.app.producer import Producer
 
 P = ParamSpec("P")
@@ -184,6 +185,7 @@ class Task(PreparedTask[P, R]):
         aliases: tuple[str, ...] = (),
         batch: Batch | None = None,
         returned: Returned | None = None,
+        breakers: tuple[Breaker, ...] = (),
     ) -> None:
         """``timeout`` is in seconds, ``max_memory`` in bytes. Raises InvalidTask, InvalidName or InvalidOption."""
         returned = returned or Returned(name, function)
@@ -201,7 +203,16 @@ class Task(PreparedTask[P, R]):
         """Other task names whose jobs this task runs."""
         self.batch = batch
         """The options of a batch task, whose function runs several jobs in one call; None for other tasks."""
+        self.breakers = breakers
         functools.update_wrapper(self, function)
+
+    def excepted(self, error: BaseException) -> str:
+        """Return the families of the task's breakers that do not count this error, with spaces between them."""
+        if not self.breakers:
+            return ""
+        from rq_core.app.limits.breaker import excepted_by
+
+        return excepted_by(self.breakers, self.name, error)
 
     def __repr__(self) -> str:
         return f"<task {self.name} of queue {self.options.queue}>"

@@ -185,7 +185,10 @@ def test_if_a_probe_neither_succeeds_nor_fails_the_next_job_is_the_probe(
 
     (second,) = claimed(seed)
     assert len(pauses(seed)) == 1
-    assert entry(seed) == f"{seed.now} until={seed.now - (LEASE if how == 'lost' else 0)} probe={second.id}"
+    assert (
+        entry(seed)
+        == f"{seed.now} until={seed.now - (LEASE if how == 'lost' else 0)} probe={second.id}"
+    )
     assert claimed(seed) == []
 
 

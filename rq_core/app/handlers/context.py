@@ -174,15 +174,16 @@ class JobContext:
         Raises InvalidOption for an invalid value, and for a unit that no rate of the job counts. Raises UsageError if
         this handler cannot report costs.
         """
+        from rq_core.model.limits.breakers import FAILURES
         from rq_core.model.limits.costs import COST_MAX
         from rq_core.model.limits.scopes import scopes_of, unit_of
 
         if self.why_no_costs:
             raise UsageError(self.why_no_costs)
         if self.lane is not None:
-            units = {found for found in map(unit_of, scopes_of(self.lane)) if found is not None}
+            units = set(map(unit_of, scopes_of(self.lane))) - {None, FAILURES}
             if unit not in units:
-                known = ", ".join(sorted(units)) or "none"
+                known = ", ".join(sorted(map(str, units))) or "none"
                 must = f"must be a unit that a rate of the job counts: {known}"
                 raise InvalidOption.of("unit", unit, must)
         if type(value) is not int or not 0 <= value <= COST_MAX:

@@ -71,20 +71,32 @@ def redacted(redact: Redact | None, text: str) -> str:
 
 
 def describe_error(
-    error: BaseException, *, with_traceback: bool = True, redact: Redact | None = None
+    error: BaseException,
+    *,
+    with_traceback: bool = True,
+    redact: Redact | None = None,
+    excepted: str = "",
 ) -> str:
     """Convert an exception to the JSON object that events carry. The JSON is ASCII: lone surrogates and NUL are
     escaped.
 
     The message and the traceback pass through ``redact`` before they are shortened, since ``redact`` might not
-    recognize half of a secret.
+    recognize half of a secret. ``excepted`` are the families of the job's breakers that do not count the error, with
+    spaces between them.
     """
     lines = traceback_of(error) if with_traceback else None
-    return describe_words(type(error).__name__, message_of(error), lines, redact=redact)
+    return describe_words(
+        type(error).__name__, message_of(error), lines, redact=redact, excepted=excepted
+    )
 
 
 def describe_words(
-    kind: str, message: str, lines: str | None, *, redact: Redact | None = None
+    kind: str,
+    message: str,
+    lines: str | None,
+    *,
+    redact: Redact | None = None,
+    excepted: str = "",
 ) -> str:
     """Return the JSON object of describe_error for an exception that another process described in texts.
 
@@ -92,6 +104,8 @@ def describe_words(
     """
     kind = shorten(printable(kind), TYPE_MAX)
     facts = {"type": kind, "message": excerpt(redacted(redact, message), MESSAGE_MAX)}
+    if excepted:
+        facts["excepted"] = excepted
     if lines is not None:
         facts["traceback"] = excerpt(redacted(redact, lines), TRACEBACK_MAX)
     return json.dumps(facts)

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 from rq_core.errors import InvalidName, InvalidOption
 from rq_core.model.keys import check_name
 from rq_core.model.lib.durations import ms_of
+from rq_core.model.limits.breakers import FAILURES
 from rq_core.model.limits.costs import is_unit
 from rq_core.model.limits.limit import Limit, check_limit
 from rq_core.model.limits.scopes import RESERVED
@@ -57,7 +58,7 @@ class Cap:
 
     def __post_init__(self) -> None:
         check_limit("n", self.n)
-        _check_key(self.per, self.name)
+        check_key(self.per, self.name)
         if self.on_full not in _POLICIES:
             raise InvalidOption.of(
                 "on_full", self.on_full, f"must be one of {', '.join(_POLICIES)}"
@@ -81,7 +82,7 @@ class Cap:
 
         Raises InvalidName if the family's name would be too long.
         """
-        return _family(task, self.per, self.name)
+        return family_name(task, self.per, self.name)
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class Rate:
             )
         check_limit("n", self.n, minimum=1)
         check_limit("burst", self.burst, minimum=1)
-        _check_key(self.per, self.name)
+        check_key(self.per, self.name)
         _check_cost(self.cost)
         window_ms = ms_of("per_seconds", self.per_seconds, minimum=0.001)
         if window_ms > WINDOW_MAX / timedelta(milliseconds=1):
@@ -139,9 +140,8 @@ class Rate:
         The family ends with the rate's window, and with its unit if it has one: ``send.tenant@60s`` or
         ``send.tenant@60s:tokens``. Raises InvalidName if the family's name would be too long.
         """
-        seconds = f"{self.window_ms / 1000:.3f}".rstrip("0").rstrip(".")
         unit = "" if self.unit is None else f":{self.unit}"
-        return f"{_family(task, self.per, self.name)}@{seconds}s{unit}"
+        return f"{family_name(task, self.per, self.name)}@{window_text(self.window_ms)}s{unit}"
 
     @property
     def unit(self) -> str | None:
@@ -150,7 +150,13 @@ class Rate:
         return None if self.cost is None else key_name(self.cost)
 
 
-def _family(task: str, per: Per | None, name: str | None) -> str:
+def window_text(window_ms: int) -> str:
+    """Return a window in seconds, as the family of a rate has it: ``60``, ``0.5``."""
+    return f"{window_ms / 1000:.3f}".rstrip("0").rstrip(".")
+
+
+def family_name(task: str, per: Per | None, name: str | None) -> str:
+    """Return the family of a cap, without a window. Raises InvalidName if it would be too long."""
     if name is not None:
         return name
     if per is None:
@@ -172,6 +178,9 @@ def _check_cost(cost: Per | None) -> None:
         raise InvalidOption.of("cost", cost, must)
     if inspect.iscoroutinefunction(given):
         raise InvalidOption.of("cost", cost, "must not be async: a job's cost is needed at once")
+    if key_name(given) == FAILURES:
+        must = f"must not be {FAILURES}, which is the unit of breakers"
+        raise InvalidOption.of("cost", cost, must)
     if not is_unit(key_name(given)):
         must = (
             "cannot name the unit: it needs the name of an argument, or of a function that is no lambda,"
@@ -180,7 +189,8 @@ def _check_cost(cost: Per | None) -> None:
         raise InvalidOption.of("cost", cost, must)
 
 
-def _check_key(per: Per | None, name: str | None) -> None:
+def check_key(per: Per | None, name: str | None) -> None:
+    """Raise InvalidOption or InvalidName if ``per`` and ``name`` are not those of a cap."""
     given: object = per
     if given is not None and not isinstance(given, str) and not callable(given):
         raise InvalidOption.of(

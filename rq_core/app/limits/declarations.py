@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from rq_core.app.arguments import Arguments
+from rq_core.app.limits.breaker import Breaker
 from rq_core.app.limits.caps import Cap, Per, Rate, key_name
 from rq_core.app.limits.lane_assignment import Placing, Unregistered, key_text
 from rq_core.errors import InvalidName, InvalidOption, InvalidTask
@@ -45,7 +46,7 @@ class Declared:
         task: str,
         queue: str,
         arguments: Arguments,
-        caps: Sequence[Cap | Rate],
+        caps: Sequence[Cap | Rate | Breaker],
         aliases: Sequence[str] = (),
         naming: Naming | None = None,
         options: Mapping[str, Any] | None = None,
@@ -62,7 +63,7 @@ class Declared:
             raise InvalidTask(task=task, why=f"caps must be a list: caps=[{caps!r}]")
         for cap in caps:
             given: object = cap
-            if not isinstance(given, Cap | Rate):
+            if not isinstance(given, Cap | Rate | Breaker):
                 raise InvalidTask(task=task, why=f"caps must hold Cap(…) and Rate(…), not {cap!r}")
             try:
                 family = cap.family(task)
@@ -71,7 +72,8 @@ class Declared:
             source = _source(task, arguments, cap, family)
             if source.family in {s.family for s in sources}:
                 raise InvalidTask(
-                    task=task, why=f"two of its caps count {family}: leave one out, or name it"
+                    task=task,
+                    why=f"two of its caps or breakers count {family}: leave one out, or name it",
                 )
             for other in sources:
                 if (
@@ -99,7 +101,7 @@ class Declared:
             self._arguments[name] = arguments
             self._own[name] = placing
 
-    def _check_shared(self, task: str, queue: str, cap: Cap | Rate, limited: str) -> None:
+    def _check_shared(self, task: str, queue: str, cap: Cap | Rate | Breaker, limited: str) -> None:
         other = self._queue_of_name.get(cap.name or "", queue)
         if other != queue:
             raise InvalidTask(
@@ -240,11 +242,11 @@ _NOWHERE: Final = Placing("", "")
 """The placing of jobs that no cap counts. These jobs have no lane."""
 
 
-def _source(task: str, arguments: Arguments, cap: Cap | Rate, family: str) -> ScopeSource:
+def _source(task: str, arguments: Arguments, cap: Cap | Rate | Breaker, family: str) -> ScopeSource:
     source = ScopeSource(family)
     if isinstance(cap, Cap):
         source = source._replace(on_full=cap.on_full, max_waiting=cap.max_waiting, most=cap.n)
-    elif cap.cost is not None:
+    elif isinstance(cap, Rate) and cap.cost is not None:
         source = _with_cost(source, task, arguments, cap.cost)
     if cap.per is None:
         return source._replace(scope=scope(family, task if cap.name is None else ""))

@@ -55,7 +55,9 @@ class BreakerEntry(NamedTuple):
     def __str__(self) -> str:
         if self.until_ms is None:
             return f"{self.at_ms} failed={','.join(map(str, self.failed))}"
-        return f"{self.at_ms} until={self.until_ms}" + (f" probe={self.probe}" if self.probe else "")
+        return f"{self.at_ms} until={self.until_ms}" + (
+            f" probe={self.probe}" if self.probe else ""
+        )
 
 
 _ENTRY: Final = re.compile(

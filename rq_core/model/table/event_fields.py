@@ -214,8 +214,8 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         _ID, _FENCE,
         EventField(
             "scope",
-            "the rate or the breaker of the job that is paused, by its handler, or by its failure: the last one that the"
-            " breaker allows, or that of a probe",
+            "the rate or the breaker of the job that is paused, by its handler or by its failure: the last one that"
+            " the breaker allows, or that of a probe",
         ),
         EventField("until_ms", "no job of the scope is claimed before this moment (Unix ms)"),
     ),

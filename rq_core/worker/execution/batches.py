@@ -311,7 +311,8 @@ class BatchExecutor(Executor):
         self, run: BatchRun, error: BaseException, members: Sequence[Member]
     ) -> None:
         """Settle the members that failed with this exception, and log the exception once."""
-        said = describe_error(error, redact=self._redact)
+        excepted = members[0].running.task.excepted(error)
+        said = describe_error(error, redact=self._redact, excepted=excepted)
         words = redacted(self._redact, message_of(error))
         facts = run.facts() | {"failed": len(members), "job": members[0].running.claim.id}
         many = counted(len(members), "job")

@@ -394,7 +394,8 @@ class Executor:
             except UsageError as wrong:
                 error = wrong
         verdict = running.task.retry.verdict(error, running.context.attempt, self._rng.random)
-        said = describe_error(error, redact=self._redact)
+        excepted = running.task.excepted(error)
+        said = describe_error(error, redact=self._redact, excepted=excepted)
         self._failed(running, verdict, type(error).__name__, message_of(error), said)
 
     def _raised(self, running: Running, raised: Raised) -> None:
@@ -402,7 +403,8 @@ class Executor:
         if running.settled:
             return
         running.settled = True
-        said = describe_words(raised.type, raised.message, raised.traceback, redact=self._redact)
+        words = raised.type, raised.message, raised.traceback
+        said = describe_words(*words, redact=self._redact, excepted=raised.excepted)
         verdict = RetryVerdict(_OUTCOMES.get(raised.outcome, "retry"), *raised[1:3])
         self._failed(running, verdict, raised.type, raised.message, said)
 

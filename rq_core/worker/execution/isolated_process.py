@@ -197,6 +197,7 @@ def _told(
         "type": type(failure).__name__,
         "message": message_of(failure)[:WORDS_MAX],
         "traceback": traceback_of(failure)[-WORDS_MAX:],
+        "excepted": "" if task is None else task.excepted(failure),
     }
 
 

@@ -52,6 +52,7 @@ class Raised(NamedTuple):
     type: str
     message: str
     traceback: str
+    excepted: str = ""
 
 
 @dataclass(eq=False, slots=True)

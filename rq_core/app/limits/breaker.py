@@ -1,0 +1,120 @@
+"""Breakers, as a task declares them: no job of a key begins for a while after the key's service has failed too often.
+
+@app.task(breaker=Breaker(failures=20, per_seconds=60, cooldown=30, per="host"))
+def ask(host: str, question: str) -> str: ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from rq_core.app.limits.caps import Cap, Per, Rate, check_key, family_name, window_text
+from rq_core.errors import InvalidOption, InvalidTask
+from rq_core.model.lib.durations import ms_of
+from rq_core.model.limits.breakers import FAILED_MAX, FAILURES
+from rq_core.model.limits.limit import PAUSE_MAX_MS, Limit
+
+ErrorTypes = type[BaseException] | tuple[type[BaseException], ...]
+
+_WINDOW_S_MAX: Final = 86_400
+
+
+@dataclass(frozen=True)
+class Breaker:
+    """A pause of all jobs of a key when a service fails, with one probe after it.
+
+    The last of ``failures`` failures within ``per_seconds`` pauses the scope for ``cooldown``: no job of the scope
+    begins, and none spends an attempt. Jobs that run already run on. After the pause, one job begins, the probe. If it
+    succeeds, all jobs may begin again. If it fails, the scope is paused again. If it ends in another way, such as a
+    lost lease or a cancellation, the next job is the probe.
+
+    A failure is a claim that the log has as ``retried`` or ``died``: an error or a timeout. A lost worker is none, nor
+    are errors of the types in ``except_for``.
+
+    - ``failures``: from 1 to 1,000.
+    - ``per_seconds`` and ``cooldown``: seconds, or timedeltas, of at most a day.
+    - ``per`` and ``name`` have the same meaning as for Cap.
+    - ``except_for``: an exception type, or a tuple of them, whose errors are not the service's.
+
+    Raises InvalidOption or InvalidName.
+    """
+
+    failures: int
+    _: KW_ONLY
+    per_seconds: float | timedelta
+    cooldown: float | timedelta
+    per: Per | None = None
+    name: str | None = None
+    except_for: ErrorTypes = ()
+    window_ms: int = field(init=False, repr=False, compare=False)
+    cooldown_ms: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if type(self.failures) is not int or not 1 <= self.failures <= FAILED_MAX:
+            must = f"must be a whole number from 1 to {FAILED_MAX:,}"
+            raise InvalidOption.of("failures", self.failures, must)
+        check_key(self.per, self.name)
+        for option, most in (("per_seconds", _WINDOW_S_MAX), ("cooldown", PAUSE_MAX_MS // 1000)):
+            value = getattr(self, option)
+            ms = ms_of(option, value, minimum=0.001)
+            if ms > most * 1000:
+                raise InvalidOption.of(option, value, f"must be at most {most:,} seconds, a day")
+            object.__setattr__(self, "window_ms" if option == "per_seconds" else "cooldown_ms", ms)
+        types = self.except_for if isinstance(self.except_for, tuple) else (self.except_for,)
+        checked: tuple[object, ...] = types
+        if not all(isinstance(t, type) and issubclass(t, BaseException) for t in checked):
+            must = "must be an exception type or a tuple of them"
+            raise InvalidOption.of("except_for", self.except_for, must)
+        object.__setattr__(self, "except_for", types)
+
+    @property
+    def limit(self) -> Limit:
+        """The limit for each scope of the breaker. Its burst is the cooldown, in ms."""
+        return Limit(self.failures, self.window_ms, self.cooldown_ms)
+
+    def family(self, task: str) -> str:
+        """Return the family of the breaker's scopes for a task: ``ask.host@60s:failures``.
+
+        Raises InvalidName if the family's name would be too long.
+        """
+        name = family_name(task, self.per, self.name)
+        return f"{name}@{window_text(self.window_ms)}s:{FAILURES}"
+
+    def excepts(self, error: BaseException) -> bool:
+        """Return whether an error is not the service's."""
+        return isinstance(error, self.except_for)
+
+
+def breakers_of(task: str, breaker: object) -> tuple[Breaker, ...]:
+    """Return the breakers of a task from its option ``breaker``: one Breaker, several, or None. Raises InvalidTask."""
+    if breaker is None:
+        return ()
+    given = tuple(breaker) if isinstance(breaker, list | tuple) else (breaker,)
+    for each in given:
+        if not isinstance(each, Breaker):
+            like = "like Breaker(20, per_seconds=60, cooldown=30)"
+            raise InvalidTask(
+                task=task, why=f"breaker must be a Breaker or a list of them, not {each!r}: {like}"
+            )
+    return given
+
+
+def with_breakers(
+    task: str, caps: Sequence[Cap | Rate], breakers: tuple[Breaker, ...]
+) -> Sequence[Cap | Rate | Breaker]:
+    """Return the caps and the breakers of a task. Raises InvalidTask if ``caps`` has a Breaker."""
+    given: object = caps
+    if not isinstance(given, list | tuple):
+        return caps  # ``add_task`` refuses it.
+    for each in given:
+        if isinstance(each, Breaker):
+            raise InvalidTask(task=task, why=f"caps must not hold {each!r}: pass it as breaker=")
+    return [*caps, *breakers]
+
+
+def excepted_by(breakers: tuple[Breaker, ...], task: str, error: BaseException) -> str:
+    """Return the families of the breakers that do not count this error, with spaces between them."""
+    return " ".join(each.family(task) for each in breakers if each.excepts(error))
