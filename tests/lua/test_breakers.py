@@ -281,7 +281,7 @@ def _fence(seed: Seed, job_id: str) -> str:
 
 
 def test_a_full_cap_keeps_the_probe_back(seed: Seed) -> None:
-    """A job that its cap refuses does not begin the probe: otherwise the scope would wait for a job that does not run."""
+    """A job that its cap refuses is no probe: otherwise the scope would wait for a job that does not run."""
     seed.cap("tenant", "1")
     seed.cap(FAMILY, f"1/60000ms/{COOLDOWN}")
     seed.enqueue("fails", scopes=[SCOPE])

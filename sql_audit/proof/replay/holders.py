@@ -11,11 +11,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from rq_core.model.limits.breakers import is_breaker
 from rq_core.model.limits.costs import cost_of
 from rq_core.model.limits.limit import Limit
 from rq_core.model.limits.scopes import QUEUE, family_of, is_counted, is_rate, scopes_of, unit_of
+from sql_audit.proof.replay.breakers import Breakers
+
+if TYPE_CHECKING:
+    from sql_audit.proof.replay.live_job import Record
 
 TOLERANCE_US: Final = 1_000
 """Microseconds by which a claim may be too early under a rate, since events have their times in whole ms."""
@@ -35,6 +40,8 @@ class ClaimScopes(NamedTuple):
     """Pairs of (scope, cap in force)."""
     rates: tuple[tuple[str, int, int, int, int], ...]
     """Tuples of (scope, limit, window in ms, burst, cost)."""
+    breakers: tuple[tuple[str, Limit], ...]
+    """Pairs of (scope of a breaker, its limit)."""
     limits: dict[str, str]
     """The limit of every scope as text, by scope; "none" for a scope without a limit."""
 
@@ -43,13 +50,16 @@ class ClaimScopes(NamedTuple):
         """Return the scopes from the JSON in a ``claimed`` event. Raise ValueError or TypeError if they are not
         valid.
         """
-        held, caps, rates, limits = [], [], [], {}
+        held, caps, rates, breakers, limits = [], [], [], [], {}
         for scope, *facts in scopes or ():
             if type(scope) is not str:
                 raise TypeError(f"scope {scope!r}")
             if len(facts) in (3, 4):
                 most, window_ms, burst, cost = map(_number, (*facts, 1)[:4])
-                rates.append((scope, most, window_ms, burst, cost))
+                if is_breaker(scope):
+                    breakers.append((scope, Limit(most, window_ms, burst)))
+                else:
+                    rates.append((scope, most, window_ms, burst, cost))
                 limits[scope] = str(Limit(most, window_ms, burst))
                 continue
             (cap,) = facts
@@ -58,10 +68,10 @@ class ClaimScopes(NamedTuple):
                 caps.append((scope, cap))
             if is_counted(scope) and scope != QUEUE and not scope.startswith(_TASK):
                 held.append(scope)
-        return cls(tuple(held), tuple(caps), tuple(rates), limits)
+        return cls(tuple(held), tuple(caps), tuple(rates), tuple(breakers), limits)
 
 
-NOTHING: Final = ClaimScopes((), (), (), {})
+NOTHING: Final = ClaimScopes((), (), (), (), {})
 
 
 def _number(value: Any) -> int:
@@ -122,6 +132,7 @@ class Holders:
 
     def __init__(self) -> None:
         self.limits = Limits()
+        self.breakers = Breakers()
         self.forget()
 
     def forget(self) -> None:
@@ -136,6 +147,7 @@ class Holders:
 
     def forget_rates(self) -> None:
         """Forget the use of all rates, because later events may have the times of another clock."""
+        self.breakers.forget()
         self._paused: dict[str, int] = {}
         """Unix ms at which the pause of a scope ends, by scope."""
         self._rates: dict[str, tuple[int, int, int, int, int]] = {}
@@ -229,11 +241,30 @@ class Holders:
             if cost != known:
                 yield f"the claim says that it takes {cost} from {scope}, the job costs {known}"
 
-    def pause(self, scope: str, until_ms: int) -> bool:
-        """Note that a scope is paused until ``until_ms`` (Unix ms). Return False if an earlier pause lasts longer."""
+    def pause(self, scope: str, until_ms: int, record: Record | None = None) -> bool:
+        """Note that a scope is paused until ``until_ms`` (Unix ms). Return False if an earlier pause lasts longer.
+
+        ``record`` is the job that paused it; None: an operator did.
+        """
+        if is_breaker(scope):
+            return self.breakers.pause(scope, until_ms, record)
         is_longer = until_ms >= self._paused.get(scope, 0)
         self._paused[scope] = max(until_ms, self._paused.get(scope, 0))
         return is_longer
+
+    def resume(self, scope: str) -> None:
+        """Note that an operator has ended the pause of a scope."""
+        self._paused.pop(scope, None)
+        self._rates.pop(scope, None)
+        self.breakers.open(scope)
+
+    def breakers_of(self, record: Record) -> dict[str, Limit]:
+        """Return the breakers of a job's claim, with the limits in force; of those that are not known, the claim's."""
+        found = {}
+        for scope, limit in record.listed.breakers if record.listed is not None else ():
+            stored = self.limits.of(scope)
+            found[scope] = limit if stored is None else Limit.parse(stored)
+        return found
 
     def correct(self, scope: str, more: int, at_ms: int) -> None:
         """Add the difference between a job's real cost and its claim's cost to the use of a rate. The difference may be

@@ -58,6 +58,8 @@ SETTLEMENTS: Final = frozenset(
 """Events with which the worker that holds a claim ends it. (The claim of a cancelled job may also end because its lease
 expires.)"""
 
+_FAILURES: Final = frozenset({Event.RETRIED, Event.DIED})
+
 _MOST: Final = {"failures": ("failure", "max_attempts"), "losses": ("loss", "max_losses")}
 """Pairs of (noun for messages, the job's field with the limit), by the counter's field."""
 _RULES: Final = {**contradictions.RULES, "parked": judge_park, "woken": judge_wake}
@@ -152,6 +154,8 @@ class JobReplay:
         return record
 
     def _release(self, record: Record) -> None:
+        if self.holders.breakers.probes:
+            self.holders.breakers.release(record)
         if record.held is not None:
             self.holders.release(record.task, record.held)
             record.held = None
@@ -286,6 +290,8 @@ class JobReplay:
             self._violated("I3", says)
         for says in holders.disagreements(record.task, record.lane, detail, listed):
             self._violated("I3", says)
+        for says in holders.breakers.begin(listed.breakers, record, row[5]):
+            self._violated("I3", says)
         if listed.rates and record.priority is not None:
             for says in holders.wrong_costs(record.cost, listed):
                 self._violated("I3", says)
@@ -298,6 +304,8 @@ class JobReplay:
 
     def _succeeded(self, row: EventRow, job_id: str) -> None:
         record, facts = self._meet(row, job_id), facts_in(row[10])
+        if self.holders.breakers.probes:
+            self.holders.breakers.succeed(record, row[5])
         self._end(record, facts.get("fence"), row[8])
         if len(facts) > 1:
             is_kept = None if record.priority is None else record.keep is not None
@@ -359,6 +367,10 @@ class JobReplay:
         state = target(event, facts)
         self._compare(row, job_id)
         record = self._meet(row, job_id)
+        if event in _FAILURES and record.listed is not None and record.listed.breakers:
+            breakers = self.holders.breakers_of(record)
+            for says in self.holders.breakers.fail(breakers, record, facts, row[5]):
+                self._violated("I3", says)
         if event in CLAIM_ENDS:
             holder = row[8] if event in SETTLEMENTS else facts.get("worker")
             self._end(record, facts.get("fence"), holder)

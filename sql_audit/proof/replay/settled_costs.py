@@ -81,7 +81,7 @@ def judge_pause(
     if rates is not None and record.priority is not None and scope not in rates:
         yield "I3", f"pauses {scope}, and the job has no such rate"
         return
-    if not holders.pause(str(scope), int(until_ms or 0)):
+    if not holders.pause(str(scope), int(until_ms or 0), record):
         yield "I3", f"makes the pause of {scope} shorter"
 
 
