@@ -17,6 +17,7 @@ from rq_core.model.settings import SETTINGS
 
 if TYPE_CHECKING:
     from rq_core.protocol.calls.caps import CapChange
+    from rq_core.protocol.calls.pauses import PauseChange
     from rq_core.protocol.engine.plan import Plan
     from rq_core.protocol.operations import Operations
     from rq_core.protocol.reads.scope_reads import ScopeStatus
@@ -168,6 +169,54 @@ class QueueProducer(ManyProducer):
                 queue, scope, limit, declared=declared, version=version, by=by, why=reason
             )
         )
+
+    def pause_scope(
+        self,
+        queue: str,
+        scope: str,
+        *,
+        after: Duration | None = None,
+        reason: str = "",
+        by: str | None = None,
+    ) -> PauseChange:
+        """Let no job of a scope begin for a while. Jobs that run already run on.
+
+        - ``scope``: one key of a rate or a breaker, as App.caps names it: ``ask.host@60s:failures=h1``.
+        - ``after``: how long the pause lasts, in seconds or a timedelta. None: until resume_scope.
+
+        A pause that is in force and ends later stays as it is. After the pause, the jobs of a rate begin one after the
+        other, and a breaker awaits a probe. Raises InvalidOption.
+        """
+        client, ms = self.client, None if after is None else max(1, ms_of("after", after))
+        return client.run(client.calls.pauses.pause(queue, scope, for_ms=ms, by=by, why=reason))
+
+    async def pause_scope_async(
+        self,
+        queue: str,
+        scope: str,
+        *,
+        after: Duration | None = None,
+        reason: str = "",
+        by: str | None = None,
+    ) -> PauseChange:
+        """See pause_scope."""
+        client, ms = self.async_client(), None if after is None else max(1, ms_of("after", after))
+        plan = client.calls.pauses.pause(queue, scope, for_ms=ms, by=by, why=reason)
+        return await client.run(plan)
+
+    def resume_scope(
+        self, queue: str, scope: str, *, reason: str = "", by: str | None = None
+    ) -> PauseChange:
+        """End the pause of a scope, whoever paused it: its jobs may begin at once. Raises InvalidOption."""
+        client = self.client
+        return client.run(client.calls.pauses.resume(queue, scope, by=by, why=reason))
+
+    async def resume_scope_async(
+        self, queue: str, scope: str, *, reason: str = "", by: str | None = None
+    ) -> PauseChange:
+        """See resume_scope."""
+        client = self.async_client()
+        return await client.run(client.calls.pauses.resume(queue, scope, by=by, why=reason))
 
     def caps(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
         """Return the states of at most ``limit`` scopes of a queue.

@@ -41,6 +41,8 @@ COMMANDS: Final[Commands] = {
     "prune": ("change:prune_command", "Remove dead jobs."),
     "pause": ("change:pause_command", "Stop claims of jobs in a queue."),
     "resume": ("change:resume", "Allow claims of jobs in a paused queue again."),
+    "pause-scope": ("scopes:pause_scope", "Let no job of a rate or a breaker begin for a while."),
+    "resume-scope": ("scopes:resume_scope", "End the pause of a scope."),
     "set": ("change:change_settings", "Show or change a queue's settings."),
     "queue": ("queue:queue", "Delete a queue."),
     "cap": ("change:cap", "Change how many jobs of a queue, a task or a key may run."),

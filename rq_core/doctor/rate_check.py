@@ -49,12 +49,17 @@ def _within_cooldown(entry: BreakerEntry, latest_ms: int | None) -> BreakerEntry
     back = entry.at_ms - latest_ms
     until_ms = None if entry.until_ms is None else entry.until_ms - back
     failed = tuple(at_ms - back for at_ms in entry.failed)
-    return BreakerEntry(latest_ms, until_ms, entry.probe, failed)
+    return BreakerEntry(latest_ms, until_ms, entry.probe, failed, entry.by)
 
 
 def _within_pause(spent: Spent, limit: Limit, latest_ms: int | None) -> Spent:
     """Return the stored value of a rate, with its pause cut to the longest that a handler may ask for."""
-    if latest_ms is None or spent.paused_ms is None or spent.paused_ms <= latest_ms + PAUSE_MAX_MS:
+    if (
+        latest_ms is None
+        or spent.paused_ms is None
+        or spent.paused_by is not None
+        or spent.paused_ms <= latest_ms + PAUSE_MAX_MS
+    ):
         return spent
     until_ms = latest_ms + PAUSE_MAX_MS
     furthest_us = limit.furthest_us(until_ms) or until_ms * 1000
@@ -71,22 +76,23 @@ def latest_resumes(view: View) -> Iterator[tuple[str, int]]:
     for member, at in view.snapshot["scheduled"].items():
         kind, _, scope = member.partition("|")
         if kind == "rate" and scopes.is_rate(scope) and view.latest_ms is not None:
-            if is_breaker(scope):
-                entry = read_entry(view.snapshot["rates"].get(scope, ""))
-                if entry is None or entry.until_ms is None:
-                    continue
-                latest = max(entry.until_ms, view.latest_ms + LOOK_MS)
-                if at > latest:
-                    yield member, latest
-                continue
-            latest = view.limit(scope).latest_resume_ms(view.latest_ms)
-            spent = read_spent(view.snapshot["rates"].get(scope, ""))
-            if scopes.unit_of(scope) is None:
-                latest = max(latest, spent.paused_ms or 0) if latest and spent else latest
-            elif spent is None and member in view.snapshot["expiring"]:
-                continue  # The value of the rate is put back first.
-            elif spent is not None:
-                spent = _within_pause(spent, view.limit(scope), view.latest_ms)
-                latest = max(view.latest_ms, spent.expires_ms)
+            latest = _latest_resume(view, member, scope, view.latest_ms)
             if latest is not None and at > latest:
                 yield member, latest
+
+
+def _latest_resume(view: View, member: str, scope: str, latest_ms: int) -> int | None:
+    """Return the latest time at which a rate may resume; None: any time is right."""
+    value = view.snapshot["rates"].get(scope, "")
+    if is_breaker(scope):
+        entry = read_entry(value)
+        if entry is None or entry.until_ms is None:
+            return None
+        return max(_within_cooldown(entry, latest_ms).until_ms or 0, latest_ms + LOOK_MS)
+    latest, spent = view.limit(scope).latest_resume_ms(latest_ms), read_spent(value)
+    if scopes.unit_of(scope) is None:
+        return max(latest, spent.paused_ms or 0) if latest and spent else latest
+    if spent is None:
+        # The value of the rate is put back first.
+        return None if member in view.snapshot["expiring"] else latest
+    return max(latest_ms, _within_pause(spent, view.limit(scope), latest_ms).expires_ms)

@@ -13,6 +13,7 @@ from rq_core.errors import RqCoreError, ServerUnsuitable
 from rq_core.metrics.alerts import ALERT_BY_NAME
 from rq_core.model.lib.text import counted
 from rq_core.model.lib.url import AUDIT_URL_VARIABLE
+from rq_core.model.limits.breakers import is_breaker
 from rq_core.model.limits.limit import shown
 from rq_core.model.limits.scopes import is_rate
 from rq_core.model.plugins import InboxOverview, InboxQueue, LogOverview
@@ -243,6 +244,9 @@ def _full(queue: QueueOverview, scope: ScopeLoad) -> str:
     if scope.oldest_blocked_ms is not None:
         least = "" if queue.oldest_blocked_exact else "at least "
         wait += f", the oldest for {least}{_span(scope.oldest_blocked_ms)}"
+    if is_breaker(scope.scope):
+        some = " for some of its keys" if scope.is_family else ""
+        return f"the breaker of {scope.scope} has paused{some}; {wait}"
     if is_rate(scope.scope):
         each = " for some of its keys, each" if scope.is_family else ""
         return f"the rate of {scope.scope} is spent{each} {limit}; {wait}"

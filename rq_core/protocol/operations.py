@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rq_core.protocol.calls.bulk import Bulk
     from rq_core.protocol.calls.families import Families
     from rq_core.protocol.calls.mail import Mail
+    from rq_core.protocol.calls.pauses import Pauses
     from rq_core.protocol.calls.schedules import Schedules
 
 
@@ -60,6 +61,13 @@ class Operations:
         from rq_core.protocol.calls.families import Families
 
         return Families(self.admin, self.reads)
+
+    @cached_property
+    def pauses(self) -> Pauses:
+        """The calls that pause and resume scopes. The module is imported at the first use."""
+        from rq_core.protocol.calls.pauses import Pauses
+
+        return Pauses(self.delivery)
 
     @cached_property
     def schedules(self) -> Schedules:

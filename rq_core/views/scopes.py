@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rq_core.model.lib.text import counted
+from rq_core.model.limits.breakers import is_breaker
 from rq_core.model.limits.limit import shown
 from rq_core.model.limits.scopes import QUEUE, WEIGHT, family_of, is_rate, unit_of
 from rq_core.protocol.reads.scope_reads import LANES_MAX
@@ -12,6 +14,7 @@ from rq_core.views.text import ago
 
 if TYPE_CHECKING:
     from rq_core.model.limits.limit import Limit
+    from rq_core.model.limits.use import ScopeUse
     from rq_core.protocol.engine.plan import Plan
     from rq_core.protocol.operations import Operations
     from rq_core.protocol.reads.scope_reads import ScopeStatus, Standing
@@ -32,7 +35,11 @@ def scopes(
 def scope_document(status: ScopeStatus) -> dict[str, Any]:
     """Return a scope as a JSON document."""
     declared = None if status.declared is None else str(status.declared)
-    return status._asdict() | {"limit": str(status.limit), "declared": declared}
+    return status._asdict() | {
+        "limit": str(status.limit),
+        "declared": declared,
+        "use": status.use._asdict() if is_rate(status.scope) else None,
+    }
 
 
 def limit_of(status: ScopeStatus) -> str:
@@ -44,7 +51,10 @@ def limit_of(status: ScopeStatus) -> str:
 
 
 def with_unit(limit: Limit, scope: str) -> str:
-    """Return a limit as operators write it. If the scope counts a unit, the unit follows."""
+    """Return a limit as operators write it. A unit follows; of a breaker, its cooldown."""
+    if is_breaker(scope) and limit.window_ms and limit.most:
+        window, cooldown = limit.window_ms / 1000, limit.burst / 1000
+        return f"{limit.most} failures/{window:g}s, then {cooldown:g}s"
     unit = unit_of(scope)
     return shown(limit) + (f" {unit}" if unit and limit.window_ms else "")
 
@@ -65,8 +75,8 @@ def _is_weight(status: ScopeStatus) -> bool:
 
 def scope_notes(status: ScopeStatus, now_ms: float) -> str:
     """Return notes about a scope, as one text."""
-    notes = []
-    if status.resumes_ms is not None:
+    notes = use_notes(status.use, status.scope, status.now_ms or now_ms)
+    if status.resumes_ms is not None and status.use.standing == "open":
         first = "the first " if "=" not in status.scope else ""
         notes.append(f"{first}resumes {ago(status.resumes_ms, status.now_ms or now_ms)}")
     if status.source == "live":
@@ -80,6 +90,26 @@ def scope_notes(status: ScopeStatus, now_ms: float) -> str:
     return "; ".join(notes)
 
 
+def use_notes(use: ScopeUse, scope: str, now_ms: float) -> list[str]:
+    """Return notes about a scope that is paused or probing, and about what is in use of its rate."""
+    unit, notes = unit_of(scope) or "", []
+    if use.standing == "paused":
+        until = (
+            "until resume-scope" if use.until_ms is None else f"until {ago(use.until_ms, now_ms)}"
+        )
+        notes.append(f"paused {until}" + (f", by {use.by}" if use.by else ""))
+    elif use.standing == "probing":
+        probe = f"job {use.probe} is the probe" if use.probe else "the next job is the probe"
+        notes.append(f"probing: {probe}")
+    if use.failures:
+        notes.append(counted(use.failures, "failure"))
+    if use.owes:
+        notes.append(f"owes {use.owes:,} {unit}")
+    elif use.in_use and unit:
+        notes.append(f"{use.in_use:,} {unit} in use")
+    return notes
+
+
 def standing_rows(standing: Standing, now_ms: float) -> list[tuple[str, str]]:
     """Return the (name, value) rows about a job's lane and the scope for which it waits."""
     rows = [("lane", standing.lane)] if standing.lane else []
@@ -88,8 +118,11 @@ def standing_rows(standing: Standing, now_ms: float) -> list[tuple[str, str]]:
     elif standing.scope is not None:
         rows.append(("waits for", standing.scope))
         if is_rate(standing.scope) and standing.limit.most:
-            rows.append(("rate", with_unit(standing.limit, standing.scope)))
-            if standing.resumes_ms is not None:
+            what = "breaker" if is_breaker(standing.scope) else "rate"
+            rows.append((what, with_unit(standing.limit, standing.scope)))
+            notes = use_notes(standing.use, standing.scope, standing.now_ms or now_ms)
+            rows += [("scope", note) for note in notes]
+            if standing.resumes_ms is not None and standing.use.standing == "open":
                 rows.append(("resumes", ago(standing.resumes_ms, standing.now_ms or now_ms)))
         else:
             rows.append(("cap", f"{shown(standing.limit)}, held by {standing.holders:,}"))
@@ -115,6 +148,7 @@ def standing_document(standing: Standing) -> dict[str, Any]:
         "holders": standing.holders,
         "held_by": [holder._asdict() for holder in standing.shown],
         "resumes_ms": standing.resumes_ms,
+        "use": standing.use._asdict() if standing.scope and is_rate(standing.scope) else None,
         "now_ms": standing.now_ms,
         "ahead": standing.ahead,
         "ahead_in": standing.ahead_in or None,

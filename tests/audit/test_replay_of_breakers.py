@@ -145,4 +145,3 @@ def test_replay_reports_a_probe_that_excepted_errors_did_not_end(log: MemoryWrit
     story.claim("d", 31_600)
 
     assert replay(log).violations == []
-

@@ -19,7 +19,7 @@ from tests.kit.snapshots import copy_queue
 
 MOVES_NO_JOB = {
     "extend", "configure", "handshake", "attach", "detach", "baseline", "trim", "register", "delete",
-    "listen", "schedule", "save", "show", "spend",
+    "listen", "schedule", "save", "show", "spend", "pause",
 }  # fmt: skip
 MOVES_JOBS = [name for name in SCENES if name.partition("_")[0] not in MOVES_NO_JOB]
 LEFT_TO_OPERATORS = {("cap", Kind.LOG_DIFFERS)}

@@ -379,6 +379,24 @@ def spend(seed: Seed) -> Scene:
     return Scene("spend", _slotted(worker=WORKER), [*records, ("waiting-2", NO_FENCE, "", "")])
 
 
+@scene
+def pause(seed: Seed) -> Scene:
+    """Pause a rate, and a breaker that has failed; resume a rate and a breaker on which lanes wait."""
+    for scope in ("t@60s:tokens=a", "t@60s=b", "t@60s:failures=c", "t@60s:failures=d"):
+        seed.cap(scope.partition("=")[0], "1/60000ms/1")
+        seed.enqueue(f"first-{scope[-1]}", f"second-{scope[-1]}", scopes=[scope])
+    held = {claim.id: claim for claim in seed.claim().jobs}
+    seed.fail(held["first-d"])
+    seed.client.run(seed.client.calls.pauses.pause(seed.queue, "t@60s=b", by="ada"))
+    seed.claim()
+    seed.attach()
+    seed.take_token()
+    records = [
+        ("t@60s:tokens=a", 5_000), ("t@60s=b", 0), ("t@60s:failures=c", 5_000), ("t@60s:failures=d", 0),
+    ]  # fmt: skip
+    return Scene("pause", _slotted(by="ada", why="ill"), records)
+
+
 def _life(number: int) -> str:
     return f"{number:016x}"
 

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from rq_core.errors import InvalidOption
 from rq_core.model.job import Claim
 from rq_core.model.limits.breakers import KEPT_MS, LOOK_MS, read_entry
+from rq_core.model.limits.limit import FOREVER_MS
+from rq_core.protocol.calls.pauses import PauseChange
 from tests.kit.seed import Seed
 
 FAMILY = "ask.host@60s:failures"
@@ -24,7 +27,8 @@ def begin(seed: Seed, jobs: int, failures: int = 3, **options: Any) -> None:
 
 
 def entry(seed: Seed) -> str | None:
-    return seed.snapshot()["rates"].get(SCOPE)
+    found: str | None = seed.snapshot()["rates"].get(SCOPE)
+    return found
 
 
 def claimed(seed: Seed, limit: int = 100) -> list[Claim]:
@@ -276,7 +280,7 @@ def _paused_scopes(seed: Seed) -> list[tuple[str, int]]:
 
 
 def _fence(seed: Seed, job_id: str) -> str:
-    line = seed.snapshot()["state"][job_id]
+    line: str = seed.snapshot()["state"][job_id]
     return next(word[6:] for word in line.split() if word.startswith("fence="))
 
 
@@ -392,3 +396,86 @@ def test_the_probe_runs_on_if_its_scope_is_paused_and_its_success_does_not_end_t
     assert claimed(seed) == []
     seed.advance(7_000)
     assert len(claimed(seed)) == 1
+
+
+@pytest.mark.parametrize("by", ["failures", "operator"])
+def test_an_operator_resumes_a_breaker_and_all_its_jobs_begin(seed: Seed, by: str) -> None:
+    if by == "failures":
+        open_circuit(seed)
+    else:
+        begin(seed, 5)
+        assert change(seed, "pause") == ("paused", FOREVER_MS)
+        assert entry(seed) == f"{seed.now} until={FOREVER_MS} by=ada"
+        seed.advance(KEPT_MS)
+    assert claimed(seed) == []
+
+    assert change(seed, "resume") == ("resumed", None)
+
+    assert len(claimed(seed)) == (3 if by == "failures" else 5)
+    assert entry(seed) is None
+    assert change(seed, "resume") == ("open", None)
+
+
+def test_a_probes_success_does_not_end_an_operators_pause(seed: Seed) -> None:
+    open_circuit(seed)
+    seed.advance(COOLDOWN)
+    (probe,) = claimed(seed)
+    change(seed, "pause", for_ms=50_000)
+    seed.complete(probe)
+
+    assert claimed(seed) == []
+    assert change(seed, "pause", for_ms=10) == ("kept", seed.now + 50_000)
+    seed.advance(50_000)
+    assert len(claimed(seed)) == 1
+
+
+@pytest.mark.parametrize("limit", ["100/1000ms/10", "none", "0"])
+def test_an_operator_pauses_a_rate_and_its_debt_outlasts_the_resume(seed: Seed, limit: str) -> None:
+    scope = "ask@1s:tokens=gpt"
+    seed.cap("ask@1s:tokens", "100/1000ms/10")
+    seed.enqueue("debtor", scopes=[scope], cost="tokens:60")
+    seed.enqueue("next", scopes=[scope], cost="tokens:10")
+    claimed(seed)
+    seed.cap("ask@1s:tokens", limit)
+    if limit != "100/1000ms/10":
+        with pytest.raises(InvalidOption, match="must have a rate or a breaker"):
+            change(seed, "pause", scope)
+        return
+
+    assert change(seed, "pause", scope) == ("paused", FOREVER_MS)
+    seed.advance(100)
+    assert change(seed, "resume", scope) == ("resumed", None)
+    assert claimed(seed) == []
+    seed.advance(499)
+    assert claimed(seed) == []
+    seed.advance(1)
+    assert [claim.id for claim in claimed(seed)] == ["next"]
+
+
+def test_the_jobs_of_a_rate_begin_one_after_the_other_when_the_operators_pause_is_over(
+    seed: Seed,
+) -> None:
+    scope = "ask@1s=x"
+    seed.cap("ask@1s", "100/1000ms/10")
+    seed.enqueue(*"abc", scopes=[scope])
+    change(seed, "pause", scope, for_ms=5_000)
+    seed.advance(4_999)
+    assert claimed(seed) == []
+    seed.advance(1)
+    assert [claim.id for claim in claimed(seed)] == ["a"]
+    seed.advance(10)
+    assert [claim.id for claim in claimed(seed)] == ["b"]
+
+
+@pytest.mark.parametrize(
+    "scope", ["t", "queue", "task=t", "ask@1s", "ask@1s:tokens", "a b@1s=x", ""]
+)
+def test_only_one_scope_of_a_rate_or_a_breaker_can_be_paused(seed: Seed, scope: str) -> None:
+    with pytest.raises(InvalidOption, match="must be one scope of a rate or a breaker"):
+        change(seed, "pause", scope)
+
+
+def change(seed: Seed, how: str, scope: str = SCOPE, **options: Any) -> PauseChange:
+    plan = getattr(seed.client.calls.pauses, how)(seed.queue, scope, by="ada", why="ill", **options)
+    made: PauseChange = seed.client.run(plan)
+    return made

@@ -124,6 +124,15 @@ def spend(seed: Seed) -> Operation:
     return lambda s: s.spend(claim, held[0], told="tokens:40")
 
 
+def pause(seed: Seed) -> Operation:
+    """Pause a rate on which a lane waits."""
+    seed.cap("t@60s", "1/60000ms/1")
+    seed.enqueue("a", "b", scopes=["t@60s=x"])
+    seed.claim()
+    calls = seed.client.calls.pauses
+    return lambda s: s.client.run(calls.pause(s.queue, "t@60s=x", for_ms=5_000, by="ada"))
+
+
 def park(seed: Seed) -> Operation:
     """Park three jobs. The signal of the second has already arrived, and the claim of the third is not in force."""
     first, second = seed.running("a"), seed.running("b")
@@ -360,8 +369,8 @@ def everything(seed: Seed) -> Operation:
 
 
 OPERATIONS = [
-    enqueue, claim, turn, complete, fail, fail_finally, rollback, rollback_unknown, save, spend, park, signal, cancel,
-    edit, requeue, prune,
+    enqueue, claim, turn, complete, fail, fail_finally, rollback, rollback_unknown, save, spend, pause, park, signal,
+    cancel, edit, requeue, prune,
     free, restore, configure, cap, register, schedule, tick, enqueue_into_lanes, claim_from_lanes, turn_in_lanes,
     complete_in_lanes, fail_in_lanes, rollback_into_another_lane, cancel_in_lanes, edit_in_lanes, requeue_into_lanes,
     everything,

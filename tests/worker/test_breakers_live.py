@@ -32,7 +32,8 @@ class Asked:
 
 
 def breaker(**options: Any) -> Breaker:
-    return Breaker(**{"failures": 3, "per_seconds": 60, "cooldown": 0.3, "per": "host"} | options)
+    given: dict[str, Any] = {"failures": 3, "per_seconds": 60, "cooldown": 0.3, "per": "host"}
+    return Breaker(**(given | options))
 
 
 async def test_jobs_of_a_failing_host_wait_and_run_once_it_is_well(app: App) -> None:
@@ -91,7 +92,7 @@ async def test_a_timeout_counts_and_a_batch_counts_each_of_its_jobs(app: App) ->
         raise ConnectionError
 
     slow.enqueue("a")
-    app.enqueue_many([many.job(host="a") for _ in range(3)])
+    app.enqueue_many([many.job(Asked("a")) for _ in range(3)])
     async with working(app, queues=[QUEUE, "bulk"]):
         await wait_until_async(lambda: log_of(app.client, "scope_paused", QUEUE), "a timeout")
         await wait_until_async(lambda: log_of(app.client, "scope_paused", "bulk"), "a batch")

@@ -5,8 +5,9 @@ for the cooldown (ms). Then one job begins, the probe. Its success opens the sco
 it ends in another way, the next job is the probe.
 
 An entry of `rates` is `AT failed=TIMES` while the scope is open, with the times of its failures; `AT until=MS` while it
-is paused, and then until a probe begins; and `AT until=MS probe=ID` while that job's claim is in force. AT is Redis'
-time when it was written: if the clock went back, all times are moved by as much. A scope without an entry is open.
+is paused, and then until a probe begins; and `AT until=MS probe=ID` while that job's claim is in force. ` by=NAME` is
+last if an operator paused it. AT is Redis' time when it was written: if the clock went back, all times are moved by as
+much. A scope without an entry is open.
 
 Keys: state
 Uses: state(lane_in)
@@ -23,7 +24,8 @@ end
 
 --- Let a scope admit any number of jobs.
 local function admit_all(scope)
-  scope.paused, scope.probe, scope.rate, scope.left = nil, nil, nil, math.huge
+  scope.paused, scope.paused_by, scope.probe = nil, nil, nil
+  scope.rate, scope.left = nil, math.huge
 end
 
 --- Read an entry into its scope; `text` is false without one.
@@ -32,6 +34,7 @@ local function read_breaker(scope, text)
   scope.breaker, scope.unit = true, nil
   scope.written, scope.failed = tonumber(text:match('^%d+')), text:match(' failed=(%S+)') or ''
   scope.paused, scope.probe = tonumber(text:match(' until=(%d+)')), text:match(' probe=(%S+)')
+  scope.paused_by = text:match(' by=(%S+)$')
   if not scope.paused then
     admit_all(scope)
   end
@@ -43,7 +46,7 @@ local function breaker_entry(scope)
   if scope.paused then
     local probe = scope.probe and ' probe=' .. scope.probe or ''
     text = text .. ' until=' .. string.format('%.0f', scope.paused) .. probe
-    return text, math.max(scope.paused, scope.written) + KEPT_MS
+    return scope.paused_by and text .. ' by=' .. scope.paused_by or text, math.max(scope.paused, scope.written) + KEPT_MS
   elseif scope.failed ~= '' then
     return text .. ' failed=' .. scope.failed, scope.written + scope.limit.window_us / 1000
   end
@@ -94,11 +97,20 @@ end
 --- Pause a scope until a moment (Unix ms), unless a pause is in force that ends later. Returns when its pause ends.
 local function pause_breaker(scope, at, till)
   bring_times_forward(scope, at)
-  till = math.max(till, scope.paused or 0)
-  scope.paused, scope.resumes, scope.failed = till, till, ''
+  if till > (scope.paused or 0) then
+    scope.paused, scope.paused_by = till, nil
+  end
+  scope.resumes, scope.failed = scope.paused, ''
   scope.rate, scope.left = true, nil
   scope.spent, scope.awaited, scope.resumed = true, true, nil
-  return till
+  return scope.paused
+end
+
+--- Open a scope that is paused, or that awaits the end of its probe.
+local function open_breaker(scope, at)
+  bring_times_forward(scope, at)
+  admit_all(scope)
+  scope.spent = true
 end
 
 --- Note a failure in an open scope. Returns when the pause ends, if this failure begins one.

@@ -8,9 +8,9 @@ The value of such a rate in `rates` is `ARRIVAL+REST LIMIT AT`: the arrival time
 which it was computed, and Redis' time then (Unix ms). So no debt is forgiven: what is in use is counted again under another limit, and is moved if
 the clock went back. A rate without a unit has a number alone, and its arrival time is cut.
 
-While a scope is paused, its value ends in ` until=MS`, also that of a rate without a unit: no claim begins before. A pause
-is never made shorter, and no change of the limit ends it. After it, nothing of the burst is free but one, so jobs begin
-one after the other, as fast as the rate.
+While a scope is paused, its value ends in ` until=MS`, also that of a rate without a unit: no claim begins before. ` by=NAME`
+follows if an operator paused it. No later pause makes a pause shorter, and no change of the limit ends it: only an
+operator does. After it, nothing of the burst is free but one, so jobs begin one after the other, as fast as the rate.
 ]]
 
 local ARRIVAL_MAX_US = 900000000000000000   -- some 28,000 years; Lua would write a greater number inexactly
@@ -30,13 +30,17 @@ end
 local function read_arrival(scope, text)
   local arrival_us, rest, under, at = text:match('^(%d+)%+(%d+) (%S+) (%d+)')
   scope.arrival_us, scope.rest = tonumber(arrival_us) or 0, tonumber(rest) or 0
-  scope.under, scope.written, scope.paused = under, tonumber(at), tonumber(text:match(' until=(%d+)$'))
+  scope.under, scope.written = under, tonumber(at)
+  scope.paused, scope.paused_by = tonumber(text:match(' until=(%d+)')), text:match(' by=(%S+)$')
 end
 
 --- Return the value of a rate with a unit, or of one that is paused.
 local function arrival_text(scope)
   local text = string.format('%.0f+%.0f %s %.0f', scope.arrival_us, scope.rest, scope.limit.text, scope.written)
-  return scope.paused and text .. ' until=' .. string.format('%.0f', scope.paused) or text
+  if scope.paused then
+    text = text .. ' until=' .. string.format('%.0f', scope.paused) .. (scope.paused_by and ' by=' .. scope.paused_by or '')
+  end
+  return text
 end
 
 --- Let a rate's arrival time be that of now, and of its limit in force.
@@ -65,6 +69,20 @@ local function use(scope, cost)
   scope.arrival_us = math.min(scope.arrival_us + (total - scope.rest) / rate.most, ARRIVAL_MAX_US)
 end
 
+--- Let a rate be free from this time (µs) on, unless it is in use until later.
+local function begin_at(scope, from_us)
+  if scope.arrival_us < from_us then
+    scope.arrival_us, scope.rest = from_us, 0
+  end
+end
+
+--- Return the time (µs) until which all of a rate but one is in use after its pause.
+local function empty_until(scope)
+  local rate = scope.limit
+  local ahead = (rate.burst - 1) * rate.window_us
+  return scope.paused * 1000 + (ahead - ahead % rate.most) / rate.most
+end
+
 --- Return whether a scope is paused. It is awaited then until its pause ends.
 local function is_paused(scope, at)
   bring_forward(scope, at)
@@ -72,30 +90,32 @@ local function is_paused(scope, at)
     scope.resumes, scope.awaited = scope.paused, true
     return true
   end
-  scope.paused = nil
+  begin_at(scope, empty_until(scope))
+  scope.paused, scope.paused_by = nil, nil
   return false
 end
 
 --- Pause a rate until a moment (Unix ms), unless a pause is in force that ends later. Returns when its pause ends.
 local function pause(scope, at, till)
   bring_forward(scope, at)
-  till = math.max(till, scope.paused or 0)
-  local rate, empty_us = scope.limit, till * 1000
-  local ahead = (rate.burst - 1) * rate.window_us
-  empty_us = empty_us + (ahead - ahead % rate.most) / rate.most
-  if scope.arrival_us < empty_us then
-    scope.arrival_us, scope.rest = empty_us, 0
+  if till > (scope.paused or 0) then
+    scope.paused, scope.paused_by = till, nil
   end
-  scope.paused, scope.resumes = till, till
+  scope.resumes = scope.paused
   scope.spent, scope.awaited, scope.resumed = true, true, nil
-  return till
+  return scope.paused
 end
 
---- Let a rate be free from this time (µs) on, unless it is in use until later.
-local function begin_at(scope, from_us)
-  if scope.arrival_us < from_us then
-    scope.arrival_us, scope.rest = from_us, 0
-  end
+--- End the pause of a rate. What is in use of the rate stays.
+local function unpause(scope, at)
+  bring_forward(scope, at)
+  scope.paused, scope.paused_by, scope.spent = nil, nil, true
+end
+
+--- Return when a rate can be forgotten (Unix ms): it is unused then, and no pause is in force.
+local function free_from(scope)
+  local from_us = scope.paused and math.max(scope.arrival_us, empty_until(scope)) or scope.arrival_us
+  return math.ceil(from_us / 1000)
 end
 
 --- Take the cost of a job from a rate with a unit, and return whether it had room. While a job waits for the rate, no

@@ -15,7 +15,7 @@ Meta: caps_by_key
 Unread: expiring
 Kept: LIMIT_SHAPES NO_LIMIT
 Uses: batch(call_many add_many) meta(facts) memo(remember MEMO_MAX)
-    costs(unit_of cost_in read_arrival arrival_text acquire_cost is_paused)
+    costs(unit_of cost_in read_arrival arrival_text acquire_cost is_paused free_from)
     breakers(read_breaker breaker_entry may_probe begin_probe)
 ]]
 
@@ -390,7 +390,7 @@ local function write_scopes()
       end
     elseif scope.spent then
       text = (scope.unit or scope.paused) and arrival_text(scope) or string.format('%.0f', scope.arrival_us)
-      forget_at = math.max(math.ceil(scope.arrival_us / 1000), scope.paused or 0)
+      forget_at = free_from(scope)
     end
     if text then
       arrivals[#arrivals + 1], arrivals[#arrivals + 2] = name, text

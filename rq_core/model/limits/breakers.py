@@ -4,7 +4,7 @@ A breaker's limit is a Limit: ``most`` failures per ``window_ms``, and ``burst``
 ``lua/include/caps/breakers.lua`` writes the entries.
 
     >>> read_entry("1795226745504 until=1795226775504 probe=job-7")
-    BreakerEntry(at_ms=1795226745504, until_ms=1795226775504, probe='job-7', failed=())
+    BreakerEntry(at_ms=1795226745504, until_ms=1795226775504, probe='job-7', failed=(), by=None)
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class BreakerEntry(NamedTuple):
     """The id of the job that is the probe."""
     failed: tuple[int, ...] = ()
     """Unix ms of the failures of an open scope."""
+    by: str | None = None
+    """The operator who paused the scope; None: failures or a handler did."""
 
     def expires_ms(self, limit: Limit) -> int:
         """Return the Unix ms at which the entry can be removed."""
@@ -55,13 +57,13 @@ class BreakerEntry(NamedTuple):
     def __str__(self) -> str:
         if self.until_ms is None:
             return f"{self.at_ms} failed={','.join(map(str, self.failed))}"
-        return f"{self.at_ms} until={self.until_ms}" + (
-            f" probe={self.probe}" if self.probe else ""
-        )
+        probe = f" probe={self.probe}" if self.probe else ""
+        by = f" by={self.by}" if self.by else ""
+        return f"{self.at_ms} until={self.until_ms}{probe}{by}"
 
 
 _ENTRY: Final = re.compile(
-    r"(\d{1,15}) (?:failed=(\d{1,15}(?:,\d{1,15})*)|until=(\d{1,16})(?: probe=(\S+))?)"
+    r"(\d{1,15}) (?:failed=(\d{1,15}(?:,\d{1,15})*)|until=(\d{1,16})(?: probe=(\S+))?(?: by=(\S{1,100}))?)"
 )
 
 
@@ -77,4 +79,4 @@ def read_entry(text: str) -> BreakerEntry | None:
         return None
     failed = tuple(map(int, found[2].split(","))) if found[2] else ()
     until_ms = None if found[3] is None else int(found[3])
-    return BreakerEntry(int(found[1]), until_ms, found[4], failed)
+    return BreakerEntry(int(found[1]), until_ms, found[4], failed, found[5])

@@ -20,6 +20,8 @@ from rq_core.errors import InvalidOption
 CAP_MAX: Final = 1_000_000_000
 PAUSE_MAX_MS: Final = 86_400_000
 """Longest pause of a scope, in ms."""
+FOREVER_MS: Final = 10**13 - 1
+"""Unix ms at which a pause ends that lasts until an operator resumes the scope."""
 LATEST_MS: Final = 10**15
 """Unix ms that no arrival time exceeds, as ``lua/include/caps/costs.lua`` has it."""
 
@@ -98,6 +100,8 @@ class Spent(NamedTuple):
     """Unix ms at which the value was written."""
     paused_ms: int | None = None
     """Unix ms until which the scope is paused; None: the scope is not paused."""
+    paused_by: str | None = None
+    """The operator who paused the scope; None: a handler paused it."""
 
     @classmethod
     def at(cls, arrival_ms: float, limit: Limit) -> Self:
@@ -107,15 +111,22 @@ class Spent(NamedTuple):
     @property
     def expires_ms(self) -> int:
         """Unix ms at which the rate is unused again and its pause is over. The value can then be removed."""
-        return max(-(-self.arrival_us // 1000), self.paused_ms or 0)
+        from_us = self.arrival_us
+        if self.paused_ms is not None:
+            limit = Limit.parse(self.limit)
+            ahead = (limit.burst - 1) * (limit.window_ms or 0) * 1000 // (limit.most or 1)
+            from_us = max(from_us, self.paused_ms * 1000 + ahead)
+        return -(-from_us // 1000)
 
     def __str__(self) -> str:
         until = "" if self.paused_ms is None else f" until={self.paused_ms}"
+        until += "" if self.paused_by is None else f" by={self.paused_by}"
         return f"{self.arrival_us}+{self.rest} {self.limit} {self.at_ms}{until}"
 
 
 _SPENT: Final = re.compile(
-    r"(\d{1,18})\+(\d{1,10}) (\d{1,10}/0*[1-9]\d{0,11}ms/\d{1,10}) (\d{1,15})(?: until=(\d{1,15}))?"
+    r"(\d{1,18})\+(\d{1,10}) (\d{1,10}/0*[1-9]\d{0,11}ms/\d{1,10}) (\d{1,15})"
+    r"(?: until=(\d{1,15})(?: by=(\S{1,100}))?)?"
 )
 
 
@@ -125,7 +136,7 @@ def read_spent(text: str) -> Spent | None:
     if found is None:
         return None
     paused = None if found[5] is None else int(found[5])
-    return Spent(int(found[1]), int(found[2]), found[3], int(found[4]), paused)
+    return Spent(int(found[1]), int(found[2]), found[3], int(found[4]), paused, found[6])
 
 
 class CapEntry(NamedTuple):

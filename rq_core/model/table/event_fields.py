@@ -259,6 +259,13 @@ QUEUE_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         EventField("new", "the limit now; null: a key has none of its own any more"),
         EventField("version", "1, 2, 3… per scope, from 1 again after null"),
     ),
+    _E.PAUSE_CHANGED: (
+        EventField("scope", "the scope that an operator has paused or resumed"),
+        EventField(
+            "until_ms",
+            "no job of the scope begins before this moment (Unix ms); null: it is resumed",
+        ),
+    ),
     _E.SCHEDULE_CHANGED: (
         EventField("name", "the schedule"),
         EventField("state", "on, paused, undeclared or removed"),

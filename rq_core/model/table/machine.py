@@ -78,6 +78,7 @@ class Event(StrEnum):
     RESUMED = "resumed"
     POLICY_CHANGED = "policy_changed"
     CAP_CHANGED = "cap_changed"
+    PAUSE_CHANGED = "pause_changed"
     SCHEDULE_CHANGED = "schedule_changed"
     EPOCH_STARTED = "epoch_started"
     QUEUE_DELETED = "queue_deleted"

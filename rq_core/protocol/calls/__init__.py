@@ -5,6 +5,7 @@
 - ``admin``: cancels, edits, requeues and prunes jobs; changes settings; deletes a queue.
 - ``bulk``: changes all jobs that match a filter.
 - ``caps``: changes limits of scopes, and stores the policies of tasks.
+- ``pauses``: pauses and resumes scopes.
 - ``unique``: lists and frees the names of unique jobs.
 - ``boxes``: saves the steps of durable jobs, and sends signals to these jobs.
 - ``shows``: reports the progress of running jobs, and chunks of their streams.

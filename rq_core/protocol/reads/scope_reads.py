@@ -6,14 +6,15 @@ client.run(client.calls.reads.caps("mail", 100))
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from rq_core.errors import QueueDamaged
 from rq_core.model.keys import QueueKeys
 from rq_core.model.lib.text import number_in
 from rq_core.model.limits.limit import CapEntry, Limit
 from rq_core.model.limits.policy import keyless_in
-from rq_core.model.limits.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate, unit_of
+from rq_core.model.limits.scopes import QUEUE, RANK, WEIGHT, family_of, is_rate
+from rq_core.model.limits.use import OPEN, ScopeUse, use_of
 from rq_core.model.state_line import JobState
 from rq_core.model.table.machine import DEFAULT_PRIORITY, PRIORITIES, State
 from rq_core.protocol.engine.plan import Plan, pairs_of
@@ -27,7 +28,8 @@ from rq_core.protocol.reads.ranges import (
     scopes_in,
     within,
 )
-from rq_core.protocol.reads.steps import PAGE, Command, QueueReader, Steps, ask, jobs_of, time_ms
+from rq_core.protocol.reads.rate_reads import paused_in, resume_of, resumes_in, spent_in
+from rq_core.protocol.reads.steps import PAGE, QueueReader, Steps, ask, jobs_of, time_ms
 
 LANES_MAX: Final = 20_000
 """Maximum number of lanes whose jobs are counted for one answer, for all scopes in it together."""
@@ -74,6 +76,8 @@ class ScopeStatus(NamedTuple):
 
     now_ms: int | None = None
     """Redis' time at the read (Unix ms). ``resumes_ms`` is by the same clock."""
+    use: ScopeUse = OPEN
+    """What is in use of a rate, and whether the scope is paused or probing."""
 
 
 class ScopeHolder(NamedTuple):
@@ -112,6 +116,8 @@ class Standing(NamedTuple):
     """True if ``ahead`` is a lower bound, since not all lists and lanes were read."""
     now_ms: int | None = None
     """Redis' time at the read of the scope (Unix ms); None: no scope was read."""
+    use: ScopeUse = OPEN
+    """What is in use of the rate for which the job waits, and whether its scope is paused or probing."""
 
 
 class ScopeReads(QueueReader):
@@ -160,25 +166,14 @@ def _is_full(gate: CapEntry | None, running: int) -> bool:
     return gate is not None and gate.limit.most is not None and running >= gate.limit.most
 
 
-def _resume_of(scope: str, stored: Any, spent: str | None, limit: Limit, now_ms: int) -> int | None:
-    """Return the time (Unix ms) at which an exhausted rate admits jobs again; None: no such time is stored.
-
-    ``stored`` is the rate's score in the key ``scheduled``, and ``spent`` its value in the key ``rates``. If the
-    score is later than the limit allows, the latest allowed time is returned: the score was written before the clock
-    was set back, or under a slower limit. A rate that counts a unit, or that is paused, has no latest time.
-    """
-    if stored is None:
-        return None
-    has_bound = unit_of(scope) is None and (spent is None or " until=" not in spent)
-    latest = limit.latest_resume_ms(now_ms) if has_bound else None
-    return int(float(stored)) if latest is None else min(int(float(stored)), latest)
-
-
 # All scopes of a queue.
 
 
 def _caps(keys: QueueKeys, most: int, counted: int) -> Steps[list[ScopeStatus]]:
     names, weights = yield from _limited(keys, most, counted)
+    if most > len(names):
+        paused = yield from paused_in(keys, most - len(names))
+        names += [name for name in paused if name not in names]
     for index in ("blocked", "holders"):
         names += yield from scopes_in(keys(index), most - len(names), {*names})
     names += weights[: most - len(names)]
@@ -227,8 +222,8 @@ def _statuses(
         running=["ZCARD", keys("leases")],
         held=within(keys("holders"), map(of_scope, names)),
         blocked=within(keys("blocked"), blocked),
-        resumes=_resumes(keys, names),
-        spent=_spent(keys, names),
+        resumes=resumes_in(keys, names),
+        spent=spent_in(keys, names),
         opened=["ZRANGE", keys("open"), 0, 0],
     )
     now_ms, held = time_ms(first.now), dict(zip(names, answers(first.held), strict=True))
@@ -260,7 +255,7 @@ def _statuses(
     then = yield from ask(
         counts=within(keys("waiting"), map(of_lane, counted)),
         heads=within(keys("waiting"), [of_lane(lane, 1) for _, lane in firsts]),
-        rates=_resumes(keys, [scope for _, scope in rates]),
+        rates=resumes_in(keys, [scope for _, scope in rates]),
         lists=[["LINDEX", key, 0] for key in lists],
         ready=[
             *(["LLEN", key] for key in lists),
@@ -298,29 +293,16 @@ def _statuses(
                 held[name],
                 sum(then.ready) if name == QUEUE else sum(waiting[lane] for lane in lanes[name]),
                 waits.get(name),
-                _resume_of(name, resumes[name], spent.get(name), limit, now_ms),
+                resume_of(name, resumes[name], spent.get(name), limit, now_ms),
                 partial=len(of_name[name]) > bound,
                 set_by=own.by if own else None,
                 set_at_ms=own.at_ms if own else None,
                 declared=own.declared if own else None,
                 now_ms=now_ms,
+                use=use_of(name, spent.get(name), limit, now_ms),
             )
         )
     return result
-
-
-def _resumes(keys: QueueKeys, scopes: Sequence[str]) -> list[Command]:
-    """Return the commands that read when exhausted rates admit jobs again."""
-    members = [f"rate|{scope}" for scope in scopes]
-    return [
-        ["ZMSCORE", keys("scheduled"), *members[at : at + PAGE]]
-        for at in range(0, len(members), PAGE)
-    ]
-
-
-def _spent(keys: QueueKeys, scopes: Sequence[str]) -> list[Command]:
-    """Return the commands that read the fields of these rates in the key ``rates``."""
-    return [["HMGET", keys("rates"), *scopes[at : at + PAGE]] for at in range(0, len(scopes), PAGE)]
 
 
 # One job.
@@ -359,8 +341,8 @@ def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standi
         some=["ZRANGE", keys("leases"), 0, last]
         if scope == QUEUE
         else ["ZRANGEBYLEX", keys("holders"), *of_scope(scope)[:2], "LIMIT", 0, HOLDERS_SHOWN],
-        resumes=_resumes(keys, [scope] if is_rate(scope) else []),
-        spent=_spent(keys, [scope] if is_rate(scope) else []),
+        resumes=resumes_in(keys, [scope] if is_rate(scope) else []),
+        spent=spent_in(keys, [scope] if is_rate(scope) else []),
         now=["TIME"],
     )
     entry = _entry_of(entries_of(keys.queue, zip(names, found.caps, strict=True)), scope)
@@ -372,7 +354,7 @@ def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standi
         limit=limit,
         holders=int(found.held),
         shown=tuple(known.get(job_id, ScopeHolder(job_id, None, None)) for job_id in ids),
-        resumes_ms=_resume_of(
+        resumes_ms=resume_of(
             scope,
             next(iter(answers(found.resumes)), None),
             next(iter(answers(found.spent)), None),
@@ -380,6 +362,7 @@ def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standi
             now_ms,
         ),
         now_ms=now_ms,
+        use=use_of(scope, next(iter(answers(found.spent)), None), limit, now_ms),
     )
 
 

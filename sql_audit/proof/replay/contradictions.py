@@ -270,6 +270,7 @@ _ALWAYS: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.SETTLEMENT_REFUSED: ("fence", "outcome", "reason"),
     _E.POLICY_CHANGED: ("field", "new"),
     _E.CAP_CHANGED: ("scope", "version"),
+    _E.PAUSE_CHANGED: ("scope",),
     _E.EPOCH_STARTED: ("reason",),
 }
 """The fields that are never null, by event."""

@@ -10,7 +10,7 @@ This module does no I/O: :mod:`sql_audit.proof.replay.replay` calls it with the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.model.limits.breakers import is_breaker
@@ -255,16 +255,18 @@ class Holders:
     def resume(self, scope: str) -> None:
         """Note that an operator has ended the pause of a scope."""
         self._paused.pop(scope, None)
-        self._rates.pop(scope, None)
         self.breakers.open(scope)
 
-    def breakers_of(self, record: Record) -> dict[str, Limit]:
-        """Return the breakers of a job's claim, with the limits in force; of those that are not known, the claim's."""
-        found = {}
+    def fail(self, record: Record, facts: Mapping[str, Any], at_ms: int) -> Iterator[str]:
+        """Tell the breakers of a job's claim that it failed, and yield a sentence for each fault.
+
+        The limits are those in force; of those that are not known, the claim's.
+        """
+        limits = {}
         for scope, limit in record.listed.breakers if record.listed is not None else ():
             stored = self.limits.of(scope)
-            found[scope] = limit if stored is None else Limit.parse(stored)
-        return found
+            limits[scope] = limit if stored is None else Limit.parse(stored)
+        yield from self.breakers.fail(limits, record, facts, at_ms)
 
     def correct(self, scope: str, more: int, at_ms: int) -> None:
         """Add the difference between a job's real cost and its claim's cost to the use of a rate. The difference may be

@@ -173,6 +173,16 @@ class JobReplay:
             self._violated("I9", f"ends a claim of {holder}, in force is that of {record.worker}")
         self._release(record)
 
+    def _end_by(
+        self, event: Event, record: Record, row: EventRow, facts: Mapping[str, Any]
+    ) -> None:
+        """End the claim in force by this event. Report a failure that does not pause a scope which it must pause."""
+        if event in _FAILURES:
+            for says in self.holders.fail(record, facts, row[5]):
+                self._violated("I3", says)
+        holder = row[8] if event in SETTLEMENTS else facts.get("worker")
+        self._end(record, facts.get("fence"), holder)
+
     def _begin(self, row: EventRow, job_id: str, facts: Mapping[str, Any], state: str) -> Record:
         """Add a job in ``state``, and return it. Report a violation if a job with this id is already live."""
         old = self.jobs.get(job_id)
@@ -367,13 +377,8 @@ class JobReplay:
         state = target(event, facts)
         self._compare(row, job_id)
         record = self._meet(row, job_id)
-        if event in _FAILURES and record.listed is not None and record.listed.breakers:
-            breakers = self.holders.breakers_of(record)
-            for says in self.holders.breakers.fail(breakers, record, facts, row[5]):
-                self._violated("I3", says)
         if event in CLAIM_ENDS:
-            holder = row[8] if event in SETTLEMENTS else facts.get("worker")
-            self._end(record, facts.get("fence"), holder)
+            self._end_by(event, record, row, facts)
         elif state not in CLAIMED_STATES:
             self._release(record)
         elif record.fence is not None and facts.get("fence") != record.fence:

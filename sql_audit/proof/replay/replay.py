@@ -106,6 +106,7 @@ class Replay:
             **dict.fromkeys(("paused", "resumed"), self._paused_or_not),
             "policy_changed": self._policy_changed,
             "cap_changed": self._cap_changed,
+            "pause_changed": self._pause_changed,
             "schedule_changed": live.ticks.changed,
             "epoch_started": self._epoch_started,
             "queue_deleted": self._queue_deleted,
@@ -343,6 +344,13 @@ class Replay:
             facts["scope"], facts.get("old"), facts.get("new"), facts["version"]
         ):
             self._found.violated("I3", says)
+
+    def _pause_changed(self, row: EventRow, _: str) -> None:
+        facts = facts_in(row[10])
+        if facts.get("until_ms") is None:
+            self.holders.resume(facts["scope"])
+        elif not self.holders.pause(facts["scope"], facts["until_ms"]):
+            self._found.violated("I3", f"makes the pause of {facts['scope']} shorter")
 
     def _queue_deleted(self, row: EventRow, _: str) -> None:
         self._deleted_at = row[1], row[2]

@@ -1,0 +1,69 @@
+"""How much of a rate is in use, and how a scope stands that may be paused: open, paused or probing.
+
+Both follow from the scope's value in the key ``rates`` and from its limit.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rq_core.model.limits.breakers import is_breaker, read_entry
+from rq_core.model.limits.limit import FOREVER_MS, Limit, read_spent
+from rq_core.model.limits.scopes import unit_of
+
+
+class ScopeUse(NamedTuple):
+    """How a scope of a rate or a breaker stands."""
+
+    standing: str = "open"
+    """``open``: jobs may begin as the limit says; ``paused``; ``probing``: of a breaker, one job at a time may begin."""
+    until_ms: int | None = None
+    """Unix ms at which the pause ends or ended; None if the scope is open, or paused until an operator resumes it."""
+    by: str | None = None
+    """The operator who paused the scope."""
+    probe: str | None = None
+    """The job that is the probe of a breaker."""
+    failures: int = 0
+    """Failures of an open breaker within its window."""
+    in_use: int = 0
+    """Units of a rate that are in use, rounded up; for a rate without a unit: jobs."""
+    owes: int = 0
+    """Units that are in use beyond the burst: they come back before the next job begins."""
+
+
+OPEN = ScopeUse()
+
+
+def use_of(scope: str, value: str | None, limit: Limit, now_ms: int) -> ScopeUse:
+    """Return how a scope stands. ``value`` is its field in the key ``rates``; None without one."""
+    if value is None or not limit.most or not limit.window_ms:
+        return OPEN
+    if is_breaker(scope):
+        return _of_breaker(value, limit, now_ms)
+    spent = read_spent(value)
+    if spent is None and not (value.isascii() and value.isdigit()):
+        return OPEN
+    arrival_us = int(value) if spent is None else spent.arrival_us
+    under = limit if spent is None else Limit.parse(spent.limit)
+    ahead_us = max(0, arrival_us - now_ms * 1000)
+    in_use = -(-ahead_us * (under.most or 0) // ((under.window_ms or 1) * 1000))
+    owes = max(0, in_use - limit.burst) if unit_of(scope) else 0
+    if spent is None or spent.paused_ms is None or spent.paused_ms <= now_ms:
+        return ScopeUse(in_use=in_use, owes=owes)
+    return ScopeUse("paused", _end(spent.paused_ms), spent.paused_by, in_use=in_use, owes=owes)
+
+
+def _of_breaker(value: str, limit: Limit, now_ms: int) -> ScopeUse:
+    entry = read_entry(value)
+    if entry is None:
+        return OPEN
+    since_ms = now_ms - (limit.window_ms or 0)
+    failures = sum(at_ms > since_ms for at_ms in entry.failed)
+    if entry.until_ms is None:
+        return ScopeUse(failures=failures)
+    return ScopeUse(entry.standing(now_ms), _end(entry.until_ms), entry.by, entry.probe)
+
+
+def _end(until_ms: int) -> int | None:
+    # A clock that went back moves the end of a pause without an end.
+    return None if until_ms > FOREVER_MS // 2 else until_ms

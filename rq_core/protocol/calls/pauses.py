@@ -1,0 +1,85 @@
+"""The calls by which an operator pauses and resumes scopes that have a rate or a breaker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from rq_core import errors
+from rq_core.model.keys import check_name
+from rq_core.model.limits.limit import FOREVER_MS
+from rq_core.model.limits.scopes import is_rate, is_scope
+from rq_core.protocol.calls.admin import check_why
+from rq_core.protocol.engine.delivery import Delivery
+from rq_core.protocol.engine.plan import Call, Plan
+
+MUST: Final = "must be one scope of a rate or a breaker, as `rq-core caps` lists it: FAMILY=VALUE"
+
+
+class PauseChange(NamedTuple):
+    """The outcome of a pause or of its end."""
+
+    outcome: str
+    """``paused``; ``kept``: a pause that ends later is in force; ``resumed``; ``open``: no pause was in force."""
+    until_ms: int | None
+    """Unix ms at which the pause in force ends; None: none is."""
+
+
+class Pauses:
+    """The calls that pause and resume scopes."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    def pause(
+        self,
+        queue: str,
+        scope: str,
+        *,
+        for_ms: int | None = None,
+        by: str | None = None,
+        why: str = "",
+    ) -> Plan[PauseChange]:
+        """Pause a scope for a time in ms, from 1; None: until an operator resumes it. Jobs that run already run on.
+
+        A pause that is in force and ends later stays as it is. Raises InvalidOption for a text that is no scope of a
+        rate or a breaker, and for a scope whose rate or breaker has no limit.
+        """
+        most = FOREVER_MS if for_ms is None else for_ms
+        if type(most) is not int or not 1 <= most <= FOREVER_MS:
+            raise errors.InvalidOption.of("for_ms", for_ms, f"must be from 1 to {FOREVER_MS:,}")
+        return (yield from self._change(queue, scope, most, by, why))
+
+    def resume(
+        self, queue: str, scope: str, *, by: str | None = None, why: str = ""
+    ) -> Plan[PauseChange]:
+        """End the pause of a scope, whoever paused it. Its jobs may begin at once. A debt of its rate stays.
+
+        Raises InvalidOption, as :meth:`pause` does.
+        """
+        return (yield from self._change(queue, scope, 0, by, why))
+
+    def _change(
+        self, queue: str, scope: str, ms: int, by: str | None, why: str
+    ) -> Plan[PauseChange]:
+        given: object = scope
+        if not (isinstance(given, str) and is_scope(given) and is_rate(given) and "=" in given):
+            raise errors.InvalidOption.of("scope", scope, MUST)
+        args = {"by": check_name("actor", by or self._delivery.name), "why": check_why(why)}
+        call = Call("pause", queue, args, _parse, ((scope, ms),))
+        changes = yield from self._delivery.call(call)
+        change: PauseChange = changes[scope]
+        if change.outcome == "unlimited":
+            must = (
+                f"must have a rate or a breaker with a limit in queue {queue!r}: `rq-core caps {queue}` lists them;"
+                f" `rq-core cap {queue} SCOPE 0` stops any scope"
+            )
+            raise errors.InvalidOption.of("scope", scope, must)
+        return change
+
+
+def _parse(reply: Sequence[Any]) -> dict[str, PauseChange]:
+    return {
+        reply[at]: PauseChange(reply[at + 1], int(reply[at + 2]) or None)
+        for at in range(0, len(reply), 3)
+    }
