@@ -26,8 +26,8 @@ end
 local function check_spends()
   local is_cost, is_pause = within(COST_MAX), within(PAUSE_MAX_MS)
   for i = 1, each_count do
-    local _, _, told, pauses = each(i)
-    if told ~= '' and (#told > 512 or (told .. ','):gsub('%f[%w_][%a_][%w_]*:(%d+),', is_cost) ~= '') then
+    local _, _, given, pauses = each(i)
+    if given ~= '' and (#given > 512 or (given .. ','):gsub('%f[%w_][%a_][%w_]*:(%d+),', is_cost) ~= '') then
       return {'refused', 'arguments', 'taken'}
     elseif pauses:gsub('%f[%w_.:~%%@=-][%w_.:~%%@=-]+|(%d+)', is_pause):find('%S') then
       return {'refused', 'arguments', 'pauses'}
@@ -38,13 +38,13 @@ end
 
 --- Correct the rates of a job with this line. Returns the units with what the job has taken, as text; nil if none of its
 --- rates counts one of them. If something comes back, the job that waits for the rate may begin earlier.
-local function correct_rates(line, told)
+local function correct_rates(line, given)
   local lane, costs, units, seen = lane_in(line), field_in(line, ' cost='), {}, {}
   local names = lane and shape_of(lane) or {}
   for i = 1, #names do
     local name = names[i]
     local unit = unit_of(name)
-    local value = unit and tonumber((',' .. told):match(',' .. unit .. ':(%d+)'))
+    local value = unit and tonumber((',' .. given):match(',' .. unit .. ':(%d+)'))
     if value then
       if not seen[unit] then
         seen[unit] = true
@@ -84,8 +84,8 @@ local function decide_spends()
   local answer = {}
   settled, paused = {}, {}
   for i = 1, each_count do
-    local id, fence, told, pauses = each(i)
-    local taken = held[i] and correct_rates(held[i], told)
+    local id, fence, given, pauses = each(i)
+    local taken = held[i] and correct_rates(held[i], given)
     if taken then
       settled[#settled + 1] = '["' .. id .. '","' .. fence .. '","' .. taken .. '"]'
     end

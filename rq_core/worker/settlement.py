@@ -38,7 +38,7 @@ class Settlement(NamedTuple):
     """The kept result of a success, as Returned.dump writes it; empty: no result is kept."""
     waits: str = ""
     """Numbers of the entries that a parked job waits for, separated by commas."""
-    told: str = ""
+    taken: str = ""
     """Costs that the handler has reported, as costs_text writes them; empty: it reported none."""
     pauses: str = ""
     """The scopes that the handler has paused, and for how long: ``SCOPE|MS``, separated by spaces; usually empty."""
@@ -111,12 +111,14 @@ def spends_of(worker: str, settlements: Iterable[Settlement]) -> list[Call[dict[
     The worker sends these calls before the settlements, because a settled claim is no longer in force. Usually the list
     is empty.
     """
-    told: dict[str, list[tuple[str, str, str, str]]] = {}
+    taken: dict[str, list[tuple[str, str, str, str]]] = {}
     for each in settlements:
-        if each.told or each.pauses:
-            record = each.claim.id, each.claim.fence, each.told, each.pauses
-            told.setdefault(each.claim.queue, []).append(record)
-    return [claims.spend(queue, worker, records) for queue, records in told.items()] if told else []
+        if each.taken or each.pauses:
+            record = each.claim.id, each.claim.fence, each.taken, each.pauses
+            taken.setdefault(each.claim.queue, []).append(record)
+    return (
+        [claims.spend(queue, worker, records) for queue, records in taken.items()] if taken else []
+    )
 
 
 def calls_of(

@@ -65,7 +65,7 @@ def _to_send_again(settlements: Sequence[Settlement]) -> list[Settlement]:
     The units are reported at most once: Redis may have carried out the call whose answer is missing. A pause is
     reported again; a repeated pause is only longer.
     """
-    return [each._replace(told="") if each.told else each for each in settlements]
+    return [each._replace(taken="") if each.taken else each for each in settlements]
 
 
 class Turns:

@@ -225,9 +225,10 @@ def _print_applied(done: dict[str, Applied], *, as_json: bool) -> None:
         if each.named:
             one = "name of a job that has ended is held again"
             say(f"  {counted(each.named, one, 'names of jobs that have ended are held again')}")
+        back = [f"what was in use of {scope}, and its pause" for scope in each.scopes]
         _say_steps(each)
-        for schedule in each.schedules:
-            say(f"  put back: {_lost_schedule(schedule)}")
+        for what in (*back, *map(_lost_schedule, each.schedules)):
+            say(f"  put back: {what}")
         for schedule in each.schedules_left:
             say(f"  left: {_lost_schedule(schedule)}")
         for job in (*each.over, *each.uncertain, *each.unknown):

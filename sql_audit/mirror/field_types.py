@@ -144,7 +144,7 @@ KINDS: Final[dict[str, Check]] = {field.name: _OF_KIND[field.kind] for field in 
     "scope": _words,
     "error": anything,
     "scopes": _scopes,
-    "told": _words,
+    "taken": _words,
     "cap": anything,
     "dead": _integers,
     "by_job": _words,

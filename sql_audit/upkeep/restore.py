@@ -31,6 +31,7 @@ from sql_audit.store.connection.database import Database
 from sql_audit.store.connection.statements import CURSOR
 from sql_audit.upkeep.lost import LostJob
 from sql_audit.upkeep.lost_boxes import lost_boxes
+from sql_audit.upkeep.lost_rates import put_rates_back
 from sql_audit.upkeep.lost_schedules import LostSchedule, lost_schedules, put_back, stored_entries
 from sql_audit.upkeep.survey import Differences, find_differences, lost_jobs, revived_jobs
 
@@ -57,6 +58,8 @@ class Applied:
     """Number of ids of ended jobs that Redis remembers again."""
     named: int = 0
     """Number of names of ended jobs that are held again until their instants."""
+    scopes: list[str] = field(default_factory=list)
+    """The scopes whose debts or pauses Redis has again."""
     over: list[LostJob] = field(default_factory=list)
     """Lost jobs that were not restored, since they need not run again."""
     uncertain: list[LostJob] = field(default_factory=list)
@@ -125,6 +128,9 @@ def restore_jobs(
     done = Applied()
     for turn in range(ROUNDS_MAX):
         wait_level(client, database, queue, wait_s)
+        if turn == 0:
+            # Before the jobs: workers may claim each job at once.
+            done.scopes = put_rates_back(client, database, queue, by=by)
         gap = find_differences(client, database, queue)
         entries = stored_entries(client, queue)
         wait_level(client, database, queue, wait_s)

@@ -159,3 +159,23 @@ def test_a_restore_of_lost_jobs_changes_no_debt_and_no_pause_in_redis(
     paid.clock.advance(1_000)
     assert paid.claimed() == ["late"]
     assert_agree(paid.client, database, LogVerdict.HOLDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restore_after_a_total_loss_puts_debts_and_pauses_back(
+    paid: Paid, database: Database, kind: str
+) -> None:
+    paid.begin(kind)
+    now_ms = paid.clock.now_ms
+    paid.control.flushall()
+    paid.clock.set(now_ms)
+    drain(paid.client, database)
+
+    done = restore_jobs(paid.client, database, QUEUE, by="ada")
+    assert (done.restored, done.scopes) == (1, [SCOPE])
+    drain(paid.client, database)
+    assert restore_jobs(paid.client, database, QUEUE, by="ada").scopes == []
+    paid.limit()
+
+    paid.assert_opens_after(OPENS_MS[kind])
+    assert_agree(paid.client, database, LogVerdict.HOLDS)

@@ -60,7 +60,7 @@ def test_replay_reports_a_claim_before_the_debt_of_a_costly_job_is_paid(
     )
 
 
-@pytest.mark.parametrize(("told", "cost"), [((3,), 30), ((), 30), ((31,), 30), ((2,), None)])
+@pytest.mark.parametrize(("taken", "cost"), [((3,), 30), ((), 30), ((31,), 30), ((2,), None)])
 def test_replay_reports_a_claim_whose_cost_differs_from_its_jobs_cost(
     log: MemoryWriter, told: Any, cost: int | None
 ) -> None:
@@ -122,19 +122,19 @@ def test_replay_reports_a_claim_before_a_jobs_extra_cost_is_paid(log: MemoryWrit
     [
         ({"fence": "1-1"}, "I9", "settles the cost of fence 1-1, and"),
         ({"by": "w-2"}, "I9", "settles the cost of a claim of w-1"),
-        ({"told": "points:3"}, "I3", "says what the job took of points, and no rate"),
-        ({"told": "nothing"}, "I3", "says 'nothing', and these are no costs"),
-        ({"told": "tokens:-90"}, "I3", "says 'tokens:-90', and these are no costs"),
-        ({"told": "tokens:3,tokens:4"}, "I3", "says 'tokens:3,tokens:4', and these are no costs"),
-        ({"told": "tokens:1000000001"}, "I3", "says 'tokens:1000000001', and these are no costs"),
+        ({"taken": "points:3"}, "I3", "says what the job took of points, and no rate"),
+        ({"taken": "nothing"}, "I3", "says 'nothing', and these are no costs"),
+        ({"taken": "tokens:-90"}, "I3", "says 'tokens:-90', and these are no costs"),
+        ({"taken": "tokens:3,tokens:4"}, "I3", "says 'tokens:3,tokens:4', and these are no costs"),
+        ({"taken": "tokens:1000000001"}, "I3", "says 'tokens:1000000001', and these are no costs"),
     ],
 )
 def test_replay_reports_a_false_cost_of_a_claim(
     log: MemoryWriter, change: dict[str, str], invariant: str, says: str
 ) -> None:
     fence = begun(log, a=10)
-    told = {"fence": fence, "told": "tokens:3", "by": "w-1", **change}
-    spend(log, "a", told["fence"], told["told"], 5, told["by"])
+    told = {"fence": fence, "taken": "tokens:3", "by": "w-1", **change}
+    spend(log, "a", told["fence"], told["taken"], 5, told["by"])
 
     found = the_violation(log)
 

@@ -259,7 +259,7 @@ def test_the_real_cost_of_a_job_is_logged_without_units_that_no_rate_counts(seed
 
     (event,) = [entry for entry in seed.entries() if entry.event == "cost_settled"]
     (job,) = event.jobs
-    assert job.fields == {"id": "j-0", "fence": claim.fence, "told": "tokens:0"}
+    assert job.fields == {"id": "j-0", "fence": claim.fence, "taken": "tokens:0"}
 
 
 def test_a_worker_without_the_claim_cannot_correct_a_cost(seed: Seed) -> None:

@@ -71,7 +71,7 @@ async def test_the_last_cost_that_a_handler_reports_is_settled_however_the_handl
             lambda: len(log_of(app.client, "cost_settled")) == 3, "costs settled"
         )
 
-    assert sorted(each["told"] for each in log_of(app.client, "cost_settled")) == [
+    assert sorted(each["taken"] for each in log_of(app.client, "cost_settled")) == [
         "tokens:0", "tokens:100", "tokens:50",
     ]  # fmt: skip
     assert len(log_of(app.client, "settlement_refused")) == 0
@@ -104,7 +104,7 @@ async def test_the_first_cost_on_a_server_that_lacks_the_script_is_settled(app: 
         app.enqueue_many([ask.job("a", 100)])
         await wait_until_async(lambda: worker.stats.completed == 3, "the job is done")
 
-    assert [each["told"] for each in log_of(app.client, "cost_settled")] == ["tokens:7"]
+    assert [each["taken"] for each in log_of(app.client, "cost_settled")] == ["tokens:7"]
 
 
 async def test_a_pause_of_a_key_holds_back_all_its_jobs_and_uses_no_attempt(app: App) -> None:
@@ -200,7 +200,7 @@ async def test_each_job_of_a_batch_reports_its_own_cost(app: App) -> None:
 
     assert "say job.context.cost" in str(refused[0])
     assert "PauseScope('model') is not for a batch" in str(refused[1])
-    told = [each["told"] for each in log_of(app.client, "cost_settled", "batches")]
+    told = [each["taken"] for each in log_of(app.client, "cost_settled", "batches")]
     assert told == ["tokens:7"] * 3
 
 
@@ -215,7 +215,7 @@ def test_the_fake_server_settles_costs_and_pauses_scopes(app: App) -> None:
         ask.enqueue("busy", 10)
         ask.enqueue("free", 10)
         outcomes = [ran.outcome for ran in fake.drain()]
-        settled = [each["told"] for each in log_of(app.client, "cost_settled")]
+        settled = [each["taken"] for each in log_of(app.client, "cost_settled")]
         paused = log_of(app.client, "scope_paused")
 
     assert outcomes == ["scheduled", "succeeded", "succeeded"]

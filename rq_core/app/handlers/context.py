@@ -30,8 +30,28 @@ class JobContext:
     """
 
     __slots__ = (
-        "_over", "_showing", "_signal", "_stop", "_timeout", "base", "claim", "failures", "fence", "headers", "home",
-        "id", "lane", "losses", "pauses", "queue", "shows", "steps", "task", "told", "why_no_costs", "worker",
+        "_over",
+        "_showing",
+        "_signal",
+        "_stop",
+        "_timeout",
+        "base",
+        "claim",
+        "failures",
+        "fence",
+        "headers",
+        "home",
+        "id",
+        "lane",
+        "losses",
+        "pauses",
+        "queue",
+        "shows",
+        "steps",
+        "taken",
+        "task",
+        "why_no_costs",
+        "worker",
     )  # fmt: skip
 
     why_no_steps: ClassVar[str] = (
@@ -68,7 +88,7 @@ class JobContext:
         attempts. Each step that this run saves changes the number."""
         self.lane = lane
         """The lane in which the job waited, which names its scopes; empty: it has no scopes; None: it is not known."""
-        self.told: dict[str, int] | None = None
+        self.taken: dict[str, int] | None = None
         """Costs that the handler has reported, by unit; None until it reports one."""
         self.pauses = ""
         """The scopes that the handler has paused by its end: ``SCOPE|MS``, separated by spaces."""
@@ -189,7 +209,7 @@ class JobContext:
         if type(value) is not int or not 0 <= value <= COST_MAX:
             raise InvalidOption.of("value", value, f"must be a whole number from 0 to {COST_MAX:,}")
         # A new object: the worker may read it in another thread.
-        self.told = {**(self.told or {}), unit: value}
+        self.taken = {**(self.taken or {}), unit: value}
 
     @property
     def cancelled(self) -> bool:

@@ -205,7 +205,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
     _E.COST_SETTLED: (
         _ID, _FENCE,
         EventField(
-            "told",
+            "taken",
             "what the job has really taken, by its worker: tokens:1800,points:3. Its rates that count these units are"
             " corrected by the difference to what the claim took",
         ),

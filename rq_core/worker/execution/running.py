@@ -88,7 +88,7 @@ class Running:
     ) -> Settlement:
         """Return a settlement of the claim with this verdict, and with the handler's result, costs and pauses."""
         ran_s = (self.ended or time.monotonic()) - self.started
-        told, pauses, steps = self.context.told, self.context.pauses, self.context.steps
+        taken, pauses, steps = self.context.taken, self.context.pauses, self.context.steps
         return Settlement(
             self.claim,
             verdict,
@@ -99,7 +99,7 @@ class Running:
             ran_s=ran_s,
             value=self.value if verdict == "complete" else "",
             waits=self.waits,
-            told=costs_text(told) if told else "",
+            taken=costs_text(taken) if taken else "",
             pauses=pauses,
             unsaved=None if steps is None else steps.unsaved,
         )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.model.limits.breakers import is_breaker
 from rq_core.model.limits.costs import cost_of
-from rq_core.model.limits.limit import Limit
+from rq_core.model.limits.limit import Limit, Spent
 from rq_core.model.limits.scopes import QUEUE, family_of, is_counted, is_rate, scopes_of, unit_of
 from sql_audit.proof.replay.breakers import Breakers
 
@@ -148,6 +148,8 @@ class Holders:
     def forget_rates(self) -> None:
         """Forget the use of all rates, because later events may have the times of another clock."""
         self.breakers.forget()
+        self.paused_by: dict[str, str] = {}
+        """The operator who paused a scope, by scope."""
         self._paused: dict[str, int] = {}
         """Unix ms at which the pause of a scope ends, by scope."""
         self._rates: dict[str, tuple[int, int, int, int, int]] = {}
@@ -255,7 +257,22 @@ class Holders:
     def resume(self, scope: str) -> None:
         """Note that an operator has ended the pause of a scope."""
         self._paused.pop(scope, None)
+        self.paused_by.pop(scope, None)
         self.breakers.open(scope)
+
+    def limit_of(self, scope: str) -> Limit | None:
+        """Return the limit in force of a scope; None if the log does not show it."""
+        text = self.limits.of(scope)
+        return None if text is None else Limit.parse(text)
+
+    def spent(self) -> Iterator[tuple[str, Spent]]:
+        """Yield (scope, value) of each rate that was in use or paused, as the key ``rates`` would have them."""
+        for scope in {*self._rates, *self._paused}:
+            arrival_us, most, window_ms, burst, rest = self._rates.get(scope, (0, 0, 0, 0, 0))
+            limit = Limit(most, window_ms, burst) if most else self.limit_of(scope)
+            if limit is not None and limit.most and limit.window_ms:
+                paused = self._paused.get(scope), self.paused_by.get(scope)
+                yield scope, Spent(arrival_us, rest, str(limit), 0, *paused)
 
     def fail(self, record: Record, facts: Mapping[str, Any], at_ms: int) -> Iterator[str]:
         """Tell the breakers of a job's claim that it failed, and yield a sentence for each fault.

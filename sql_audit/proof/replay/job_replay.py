@@ -293,7 +293,7 @@ class JobReplay:
         record.fence = f"{row[1]}-{row[2]}"
         record.worker = row[8]
         record.held = listed.held
-        record.listed, record.told = listed, False
+        record.listed, record.taken = listed, False
         holders = self.holders
         holders.hold(record.task, listed.held)
         for says in holders.breaches(listed, row[5]):

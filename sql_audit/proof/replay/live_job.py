@@ -29,7 +29,7 @@ class Record:
 
     __slots__ = (
         "claims", "due", "entries", "failures", "fence", "held", "lane", "listed", "losses", "mail", "max_attempts",
-        "max_losses", "priority", "stands", "state", "task", "told", "unknown", "worker", *_TRAITS,
+        "max_losses", "priority", "stands", "state", "task", "taken", "unknown", "worker", *_TRAITS,
     )  # fmt: skip
 
     expires: int | None
@@ -79,5 +79,5 @@ class Record:
         """The scopes that the claim in force holds; None if no claim is in force."""
         self.listed: ClaimScopes | None = None
         """The scopes of the last claim with their limits; None if the log does not have the claim."""
-        self.told = False
+        self.taken = False
         """True if the worker of the last claim has reported the job's real costs."""

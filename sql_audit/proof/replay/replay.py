@@ -349,7 +349,9 @@ class Replay:
         facts = facts_in(row[10])
         if facts.get("until_ms") is None:
             self.holders.resume(facts["scope"])
-        elif not self.holders.pause(facts["scope"], facts["until_ms"]):
+            return
+        self.holders.paused_by[facts["scope"]] = row[8]
+        if not self.holders.pause(facts["scope"], facts["until_ms"]):
             self._found.violated("I3", f"makes the pause of {facts['scope']} shorter")
 
     def _queue_deleted(self, row: EventRow, _: str) -> None:

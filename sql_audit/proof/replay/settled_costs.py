@@ -16,7 +16,7 @@ from sql_audit.store.job_rows import EventRow
 Fault = tuple[str, str]
 """The number of an invariant, and a sentence."""
 
-_TOLD: Final = re.compile(rf"{UNIT_PATTERN}:\d{{1,10}}(?:,{UNIT_PATTERN}:\d{{1,10}})*")
+_TAKEN: Final = re.compile(rf"{UNIT_PATTERN}:\d{{1,10}}(?:,{UNIT_PATTERN}:\d{{1,10}})*")
 
 
 def judge_cost(
@@ -34,32 +34,32 @@ def judge_cost(
         return
     if record.worker is not None and row[8] != record.worker:
         yield "I9", f"settles the cost of a claim of {record.worker}"
-    if record.told:
+    if record.taken:
         yield "I9", "settles the cost of its claim a second time"
         return
-    record.told = True
+    record.taken = True
     scopes = _rates_of(record)
     if scopes is None:
         return
-    written = facts.get("told")
-    told = _read(written)
-    if told is None:
+    written = facts.get("taken")
+    taken = _read(written)
+    if taken is None:
         yield "I3", f"says {written!r}, and these are no costs"
         return
     if record.priority is None:
         # The job may have more rates than its claim names.
-        holders.forget_units(told.keys(), scopes)
+        holders.forget_units(taken.keys(), scopes)
     else:
-        for unit in told.keys() - set(map(unit_of, scopes)):
+        for unit in taken.keys() - set(map(unit_of, scopes)):
             yield "I3", f"says what the job took of {unit}, and no rate of the job counts it"
     # The claim has its own costs: the log may lack the job's beginning.
     costs = {scope: cost for scope, *_, cost in record.listed.rates} if record.listed else {}
     for scope in scopes:
         counted = unit_of(scope)
-        if counted in told:
+        if counted in taken:
             with suppress(ValueError):  # The claim of an invalid cost was reported.
                 cost = costs[scope] if scope in costs else cost_of(record.cost, scope)
-                holders.correct(scope, told[counted] - cost, row[5])
+                holders.correct(scope, taken[counted] - cost, row[5])
 
 
 def judge_pause(
@@ -98,8 +98,8 @@ def _rates_of(record: Record) -> list[str] | None:
 
 
 def _read(text: Any) -> dict[str, int] | None:
-    if not isinstance(text, str) or _TOLD.fullmatch(text) is None:
+    if not isinstance(text, str) or _TAKEN.fullmatch(text) is None:
         return None
     parts = [part.split(":") for part in text.split(",")]
-    told = {unit: int(number) for unit, number in parts}
-    return told if len(told) == len(parts) and max(told.values()) <= COST_MAX else None
+    taken = {unit: int(number) for unit, number in parts}
+    return taken if len(taken) == len(parts) and max(taken.values()) <= COST_MAX else None

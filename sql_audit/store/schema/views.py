@@ -95,7 +95,7 @@ def _loss_views() -> dict[str, str]:
     }
 
 
-_REPORTED: Final = "told"
+_REPORTED: Final = "taken"
 """The field of an event ``cost_settled`` that has the job's real costs."""
 
 

@@ -179,8 +179,8 @@ def early_in_log(
             bucket.take(order.tokens, each.at_ms)
             continue
         taken = tasks.truth(each.job, order.tokens)
-        if each.facts["told"] != f"tokens:{taken}":
-            problems.append(f"{each.job} took {taken} tokens, the log says {each.facts['told']}")
+        if each.facts["taken"] != f"tokens:{taken}":
+            problems.append(f"{each.job} took {taken} tokens, the log says {each.facts['taken']}")
         bucket.correct(taken - order.tokens, each.at_ms)
     return problems
 

@@ -87,7 +87,7 @@ def test_the_judge_of_the_log_finds_an_early_claim_and_a_wrong_cost(
     """Checks a job that takes 34 tokens more than the burst, and a job that then waits for 500 tokens."""
     orders = {"a": Order("k", 1_000, tells=True), "b": Order("k", 500, tells=False)}
     log = [
-        event("claimed", 0), event("cost_settled", 0, told=f"tokens:{told}"),
+        event("claimed", 0), event("cost_settled", 0, taken=f"tokens:{told}"),
         event("claimed", at_ms, "b"),
     ]  # fmt: skip
 

@@ -46,12 +46,12 @@ def add_truth(settlement: Settlement, dice: random.Random, *, may_pause: bool) -
     if not rates:
         return settlement
     if dice.random() < 0.6:
-        settlement = settlement._replace(told=f"tokens:{dice.randint(0, 2 * COST_MAX)}")
+        settlement = settlement._replace(taken=f"tokens:{dice.randint(0, 2 * COST_MAX)}")
     if may_pause and dice.random() < 0.4:
         ms = dice.choice(PAUSES_MS)
         pauses = f"{rates[0]}|{ms}"
         return Settlement(
-            settlement.claim, "rollback", ms, "scope_paused", told=settlement.told, pauses=pauses
+            settlement.claim, "rollback", ms, "scope_paused", taken=settlement.taken, pauses=pauses
         )
     return settlement
 
@@ -134,7 +134,7 @@ class Costs:
 
     def _settle(self, event: JobEvent) -> None:
         cost = self._costs.get(event.job_id)
-        told = int(event.fields["told"].partition(":")[2])
+        told = int(event.fields["taken"].partition(":")[2])
         for scope in self._rates.get(event.job_id, ()):
             bucket = self._buckets.get(scope)
             if bucket is not None and cost is not None:
