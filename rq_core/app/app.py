@@ -42,7 +42,7 @@ from rq_core.app.options import (
     spelling_out_options,
 )
 from rq_core.app.producer import MAX_PAYLOAD, AuditPayload
-from rq_core.app.registration import check_batch, check_isolation, make_task
+from rq_core.app.registration import check_batch, check_callbacks, check_isolation, make_task
 from rq_core.app.task import AsyncTask, Isolation, Task
 from rq_core.app.unique.naming import Named
 from rq_core.app.unknown_options import OF_TASKS, naming_options
@@ -196,13 +196,7 @@ class App(CopyProducer):
         """
         if function is not None and not callable(function):
             raise InvalidOption.of("function", function, "must be a function: options go by name")
-        given: object = retry
-        if given is not None and not isinstance(given, RetryPolicy):
-            must = "must be a RetryPolicy, like RetryPolicy(max_attempts=5)"
-            raise InvalidOption.of("retry", retry, must)
-        hook_given: object = on_dead
-        if hook_given is not None and not callable(hook_given):
-            raise InvalidOption.of("on_dead", on_dead, "must be a function that takes a DeadJob")
+        check_callbacks(retry, on_dead)
         unique_given: object = unique
         if isinstance(unique_given, type):
             must = f"must be made, not the class: write unique={unique_given.__name__}(…)"

@@ -134,6 +134,15 @@ def _check_alone(
             )
 
 
+def check_callbacks(retry: object, on_dead: object) -> None:
+    """Raise InvalidOption if ``retry`` is not a RetryPolicy, or ``on_dead`` is not a function."""
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        must = "must be a RetryPolicy, like RetryPolicy(max_attempts=5)"
+        raise InvalidOption.of("retry", retry, must)
+    if on_dead is not None and not callable(on_dead):
+        raise InvalidOption.of("on_dead", on_dead, "must be a function that takes a DeadJob")
+
+
 def check_batch(batch: object, isolation: object) -> None:
     """Raise InvalidOption if ``batch`` is not a Batch, or if a batch task has an isolation."""
     if batch is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rq_core.doctor.snapshot import View
 from rq_core.model.limits import scopes
-from rq_core.model.limits.breakers import LOOK_MS, BreakerEntry, is_breaker, read_entry
+from rq_core.model.limits.breakers import LOOK_MS, BreakerEntry, is_breaker, read_breaker
 from rq_core.model.limits.limit import LATEST_MS, PAUSE_MAX_MS, Limit, Spent, read_spent
 
 
@@ -25,7 +25,7 @@ def kept_rates(view: View) -> Iterator[tuple[str, str, int | None]]:
         if mark is not None and not 0 <= mark <= LATEST_MS:
             mark = view.latest_ms  # No rate is in use for that long.
         if is_breaker(scope):
-            if (entry := read_entry(value)) is not None:
+            if (entry := read_breaker(value)) is not None:
                 entry = _within_cooldown(entry, view.latest_ms)
                 yield scope, str(entry), entry.expires_ms(limit)
         elif read is not None and (scopes.unit_of(scope) is not None or read.paused_ms is not None):
@@ -85,7 +85,7 @@ def _latest_resume(view: View, member: str, scope: str, latest_ms: int) -> int |
     """Return the latest time at which a rate may resume; None: any time is right."""
     value = view.snapshot["rates"].get(scope, "")
     if is_breaker(scope):
-        entry = read_entry(value)
+        entry = read_breaker(value)
         if entry is None or entry.until_ms is None:
             return None
         return max(_within_cooldown(entry, latest_ms).until_ms or 0, latest_ms + LOOK_MS)

@@ -417,8 +417,8 @@ def decisions_md(pages: Path) -> str:
 
 
 _DECISIONS: Final = (
-    "states", "lua", "protocol", "lanes", "names", "waiting", "breakers", "connections", "app", "worker", "log", "audit", "upkeep",
-    "proof", "metrics", "tests",
+    "states", "lua", "protocol", "lanes", "names", "waiting", "breakers", "connections", "app", "worker", "log",
+    "audit", "upkeep", "proof", "metrics", "tests",
 )  # fmt: skip
 _DECISIONS_GUIDE: Final = """\
 What a contributor might undo, with the reason not to. Each decision says what was chosen and why, what was measured

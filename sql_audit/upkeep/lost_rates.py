@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 
 from rq_core.connections.client import Client
 from rq_core.model.keys import queue_keys
-from rq_core.model.limits.breakers import BreakerEntry, read_entry
+from rq_core.model.limits.breakers import BreakerEntry, read_breaker
 from rq_core.model.limits.limit import Limit, Spent, read_spent
 from rq_core.model.limits.scopes import unit_of
 from rq_core.protocol.reads.steps import time_ms
@@ -70,10 +70,10 @@ def _lost(connection: Connection, queue: str) -> Iterator[tuple[str, Spent | Bre
     for chunk in rows.partitions():
         replay.feed(tuple(row) for row in chunk)
         last_ms = int(chunk[-1].at_ms)
-    yield from in_force(replay.holders, last_ms)
+    yield from _in_force(replay.holders, last_ms)
 
 
-def in_force(holders: Holders, at_ms: int) -> Iterator[tuple[str, Spent | BreakerEntry, Limit]]:
+def _in_force(holders: Holders, at_ms: int) -> Iterator[tuple[str, Spent | BreakerEntry, Limit]]:
     """Yield (scope, value, limit) of all rates and breakers that a replay knows. ``at_ms`` is the last event's time."""
     for scope, spent in holders.spent():
         yield scope, spent._replace(at_ms=at_ms), Limit.parse(spent.limit)
@@ -117,7 +117,7 @@ def _merged(
 ) -> tuple[str, int]:
     """Return the value of a scope that keeps what was lost and what Redis has, and when it may be forgotten."""
     if isinstance(lost, BreakerEntry):
-        known = read_entry(present)
+        known = read_breaker(present)
         if known is None or (known.until_ms is None and lost.until_ms is not None):
             return str(lost), lost.expires_ms(limit)
         return present, now_ms + 1

@@ -45,6 +45,8 @@ def test_a_restored_job_has_its_cost_again_and_takes_it_from_the_rate(
     enqueue(client, "c")
 
     assert " cost=tokens:700 " in lines(client)["b"]
+    assert claim(client, 5) == {}  # What the first job took is in use again.
+    client.run(client.calls.caps.set(QUEUE, [("ask@60s:tokens", "1000/60000ms/2000", -1)]))
     assert list(claim(client, 5)) == ["b"]
     assert_agree(client, database, LogVerdict.HOLDS)
     costs = auditlog.rows(database, "SELECT job_id, cost FROM job ORDER BY job_id")

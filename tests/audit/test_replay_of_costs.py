@@ -60,7 +60,7 @@ def test_replay_reports_a_claim_before_the_debt_of_a_costly_job_is_paid(
     )
 
 
-@pytest.mark.parametrize(("taken", "cost"), [((3,), 30), ((), 30), ((31,), 30), ((2,), None)])
+@pytest.mark.parametrize(("told", "cost"), [((3,), 30), ((), 30), ((31,), 30), ((2,), None)])
 def test_replay_reports_a_claim_whose_cost_differs_from_its_jobs_cost(
     log: MemoryWriter, told: Any, cost: int | None
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rq_core.errors import InvalidOption
 from rq_core.model.job import Claim
-from rq_core.model.limits.breakers import KEPT_MS, LOOK_MS, read_entry
+from rq_core.model.limits.breakers import KEPT_MS, LOOK_MS, read_breaker
 from rq_core.model.limits.limit import FOREVER_MS
 from rq_core.protocol.calls.pauses import PauseChange
 from tests.kit.seed import Seed
@@ -71,7 +71,7 @@ def test_the_last_failure_that_is_allowed_pauses_the_scope(seed: Seed) -> None:
     begin(seed, 5)
     claims = claimed(seed, 4)
     fail_all(seed, claims[:2], delay_ms=1)
-    assert read_entry(entry(seed) or "").failed == (seed.now, seed.now)  # type: ignore[union-attr]
+    assert read_breaker(entry(seed) or "").failed == (seed.now, seed.now)  # type: ignore[union-attr]
     assert pauses(seed) == []
 
     seed.fail(claims[2], delay_ms=1)
@@ -95,7 +95,7 @@ def test_failures_outside_the_window_do_not_count(seed: Seed) -> None:
     seed.fail(third, delay_ms=100_000)
 
     assert pauses(seed) == []
-    assert read_entry(entry(seed) or "").failed == (seed.now - 1, seed.now)  # type: ignore[union-attr]
+    assert read_breaker(entry(seed) or "").failed == (seed.now - 1, seed.now)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("error", ['{"excepted":"%s"}', '{"type": "E", "excepted": "a %s b"}'])
@@ -239,7 +239,7 @@ def test_a_failure_that_is_sent_twice_counts_once(seed: Seed) -> None:
     seed.fail(first, first, second, delay_ms=1)
     seed.fail(first, second, delay_ms=1)
 
-    assert len(read_entry(entry(seed) or "").failed) == 2  # type: ignore[union-attr]
+    assert len(read_breaker(entry(seed) or "").failed) == 2  # type: ignore[union-attr]
 
 
 def test_other_keys_are_not_paused(seed: Seed) -> None:

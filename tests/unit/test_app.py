@@ -466,8 +466,8 @@ def test_rq_core_exports_exactly_the_expected_public_names() -> None:
     """Each new name is a promise, and a removed name breaks users' code."""
     assert sorted(rq_core.__all__) == [
         "App", "ArgumentsInvalid", "AsyncTask", "AuditBacklogFull", "AuditElsewhere", "AuditNotConfigured",
-        "AuditOff", "AuditStampDiffers", "BadArguments", "Batch", "BatchContext", "Cancelled", "Cap", "CapConflict",
-        "ChildrenFailed", "Chunk", "DeadJob", "Debounce", "Depends", "Durable", "DurableSync", "Expired", "Failed",
+        "AuditOff", "AuditStampDiffers", "BadArguments", "Batch", "BatchContext", "Breaker", "Cancelled", "Cap",
+        "CapConflict", "ChildrenFailed", "Chunk", "DeadJob", "Debounce", "Depends", "Durable", "DurableSync", "Expired", "Failed",
         "Filter",
         "Flow", "FlowNode", "FlowRun", "GiveUp", "Gone", "Group",
         "HandlerDied", "HandlerSignal", "HandlerTimeout", "IdempotencyMismatch",

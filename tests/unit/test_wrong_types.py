@@ -13,6 +13,7 @@ import rq_core
 from rq_core import (
     App,
     Batch,
+    Breaker,
     Cap,
     Debounce,
     Filter,
@@ -83,6 +84,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Given]] = {
     "Task.with_options": (with_options, {}),
     "Batch": (Batch, {"size": 5}),
     "Cap": (Cap, {"n": 1}),
+    "Breaker": (Breaker, {"failures": 3, "per_seconds": 60, "cooldown": 30}),
     "Unique": (Unique, {}),
     "Throttle": (Throttle, {"seconds": 1}),
     "Debounce": (Debounce, {"seconds": 1}),

@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from typing import Final
 
-from rq_core.app.limits.caps import Cap, Per, Rate, check_key, family_name, window_text
+from rq_core.app.limits.caps import Cap, Per, Rate, check_scope_key, family_name, window_text
 from rq_core.errors import InvalidOption, InvalidTask
 from rq_core.model.lib.durations import ms_of
 from rq_core.model.limits.breakers import FAILED_MAX, FAILURES
@@ -56,7 +56,7 @@ class Breaker:
         if type(self.failures) is not int or not 1 <= self.failures <= FAILED_MAX:
             must = f"must be a whole number from 1 to {FAILED_MAX:,}"
             raise InvalidOption.of("failures", self.failures, must)
-        check_key(self.per, self.name)
+        check_scope_key(self.per, self.name)
         for option, most in (("per_seconds", _WINDOW_S_MAX), ("cooldown", PAUSE_MAX_MS // 1000)):
             value = getattr(self, option)
             ms = ms_of(option, value, minimum=0.001)

@@ -58,7 +58,7 @@ class Cap:
 
     def __post_init__(self) -> None:
         check_limit("n", self.n)
-        check_key(self.per, self.name)
+        check_scope_key(self.per, self.name)
         if self.on_full not in _POLICIES:
             raise InvalidOption.of(
                 "on_full", self.on_full, f"must be one of {', '.join(_POLICIES)}"
@@ -122,7 +122,7 @@ class Rate:
             )
         check_limit("n", self.n, minimum=1)
         check_limit("burst", self.burst, minimum=1)
-        check_key(self.per, self.name)
+        check_scope_key(self.per, self.name)
         _check_cost(self.cost)
         window_ms = ms_of("per_seconds", self.per_seconds, minimum=0.001)
         if window_ms > WINDOW_MAX / timedelta(milliseconds=1):
@@ -189,7 +189,7 @@ def _check_cost(cost: Per | None) -> None:
         raise InvalidOption.of("cost", cost, must)
 
 
-def check_key(per: Per | None, name: str | None) -> None:
+def check_scope_key(per: Per | None, name: str | None) -> None:
     """Raise InvalidOption or InvalidName if ``per`` and ``name`` are not those of a cap."""
     given: object = per
     if given is not None and not isinstance(given, str) and not callable(given):

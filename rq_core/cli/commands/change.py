@@ -21,14 +21,16 @@ from rq_core.cli.options import (
 )
 from rq_core.cli.text import say
 from rq_core.model.lib.text import counted
-from rq_core.model.limits.limit import DECLARED, shown, wanted_limit
+from rq_core.model.limits.limit import DECLARED, FOREVER_MS, shown, wanted_limit
 from rq_core.model.limits.scopes import family_of
 from rq_core.model.settings import SETTINGS
 from rq_core.model.table.machine import PRIORITIES
+from rq_core.views.text import utc
 
 if TYPE_CHECKING:
     from rq_core.app.options import PriorityName
     from rq_core.connections.client import Client
+    from rq_core.protocol.calls.pauses import PauseChange
     from rq_core.protocol.engine.plan import Plan
 
     Verb = Callable[..., Plan[dict[str, str]]]
@@ -218,6 +220,61 @@ def pause_command(queue: str, **given: Any) -> None:
 def resume(queue: str, **given: Any) -> None:
     """Allow claims of jobs in QUEUE again."""
     _configure(queue, {"paused": 0}, given, {"changed": "resumed", "same": "was not paused"})
+
+
+def _scope_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    return _queue_options(click.argument("scope")(function))
+
+
+@click.command("pause-scope")
+@click.option(
+    "--for",
+    "seconds",
+    type=click.FloatRange(min=0.001),
+    metavar="SECONDS",
+    help="How long the pause lasts; by default until resume-scope.",
+)
+@_scope_options
+def pause_scope(queue: str, scope: str, seconds: float | None, **given: Any) -> None:
+    """Let no job of SCOPE in QUEUE begin for a while. Jobs that run already run on, and no attempt is spent.
+
+    SCOPE is one key of a rate or a breaker, as `rq-core caps QUEUE` lists it. After the pause, the jobs of a rate begin
+    one after the other, and a breaker awaits a probe. `rq-core cap QUEUE SCOPE 0` stops any scope.
+    """
+    from rq_core.model.lib.durations import ms_of
+
+    for_ms = None if seconds is None else max(1, ms_of("for", seconds))
+    with connect(given["redis_url"], given["prefix"]) as client:
+        known_queues(client, queue)
+        by, why = actor(given["by"]), given["reason"]
+        plan = client.calls.pauses.pause(queue, scope, for_ms=for_ms, by=by, why=why)
+        _print_pause(queue, scope, client.run(plan), given)
+
+
+@click.command("resume-scope")
+@_scope_options
+def resume_scope(queue: str, scope: str, **given: Any) -> None:
+    """End the pause of SCOPE in QUEUE, whoever paused it: its jobs may begin at once."""
+    with connect(given["redis_url"], given["prefix"]) as client:
+        known_queues(client, queue)
+        plan = client.calls.pauses.resume(queue, scope, by=actor(given["by"]), why=given["reason"])
+        _print_pause(queue, scope, client.run(plan), given)
+
+
+def _print_pause(queue: str, scope: str, change: PauseChange, given: dict[str, Any]) -> None:
+    if given["as_json"]:
+        print_json({"queue": queue, "scope": scope, **change._asdict()})
+        return
+    until = "until resume-scope" if change.until_ms == FOREVER_MS else None
+    if until is None and change.until_ms is not None:
+        until = f"until {utc(change.until_ms)}"
+    words = {
+        "paused": f"is paused {until}",
+        "kept": f"was paused already, {until}",
+        "resumed": "is resumed",
+        "open": "was not paused",
+    }
+    say(f"{scope} {words[change.outcome]}")
 
 
 def _configure(

@@ -3,7 +3,7 @@
 A breaker's limit is a Limit: ``most`` failures per ``window_ms``, and ``burst`` is its cooldown in ms.
 ``lua/include/caps/breakers.lua`` writes the entries.
 
-    >>> read_entry("1795226745504 until=1795226775504 probe=job-7")
+    >>> read_breaker("1795226745504 until=1795226775504 probe=job-7")
     BreakerEntry(at_ms=1795226745504, until_ms=1795226775504, probe='job-7', failed=(), by=None)
 """
 
@@ -72,7 +72,7 @@ def is_breaker(scope: str) -> bool:
     return unit_of(scope) == FAILURES
 
 
-def read_entry(text: str) -> BreakerEntry | None:
+def read_breaker(text: str) -> BreakerEntry | None:
     """Parse the entry of a breaker in the key ``rates``; None for any other text."""
     found = _ENTRY.fullmatch(text)
     if found is None:

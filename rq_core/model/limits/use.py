@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rq_core.model.limits.breakers import is_breaker, read_entry
+from rq_core.model.limits.breakers import is_breaker, read_breaker
 from rq_core.model.limits.limit import FOREVER_MS, Limit, read_spent
 from rq_core.model.limits.scopes import unit_of
 
@@ -16,7 +16,7 @@ class ScopeUse(NamedTuple):
     """How a scope of a rate or a breaker stands."""
 
     standing: str = "open"
-    """``open``: jobs may begin as the limit says; ``paused``; ``probing``: of a breaker, one job at a time may begin."""
+    """``open``: jobs may begin as the limit says; ``paused``; ``probing``: one job at a time may begin."""
     until_ms: int | None = None
     """Unix ms at which the pause ends or ended; None if the scope is open, or paused until an operator resumes it."""
     by: str | None = None
@@ -54,7 +54,7 @@ def use_of(scope: str, value: str | None, limit: Limit, now_ms: int) -> ScopeUse
 
 
 def _of_breaker(value: str, limit: Limit, now_ms: int) -> ScopeUse:
-    entry = read_entry(value)
+    entry = read_breaker(value)
     if entry is None:
         return OPEN
     since_ms = now_ms - (limit.window_ms or 0)

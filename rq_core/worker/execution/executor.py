@@ -394,8 +394,7 @@ class Executor:
             except UsageError as wrong:
                 error = wrong
         verdict = running.task.retry.verdict(error, running.context.attempt, self._rng.random)
-        excepted = running.task.excepted(error)
-        said = describe_error(error, redact=self._redact, excepted=excepted)
+        said = describe_error(error, redact=self._redact, excepted=running.task.excepted(error))
         self._failed(running, verdict, type(error).__name__, message_of(error), said)
 
     def _raised(self, running: Running, raised: Raised) -> None:

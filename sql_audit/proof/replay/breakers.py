@@ -7,14 +7,11 @@ the success of its probe. So the state of each scope follows from the events of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rq_core.model.limits.breakers import FAILED_MAX, KEPT_MS
 from rq_core.model.limits.limit import Limit
 from rq_core.model.limits.scopes import family_of
-
-if TYPE_CHECKING:
-    from sql_audit.proof.replay.live_job import Record
 
 _GIVEN_UP: Final = "unknown_"
 """How the reasons of deaths begin that no handler caused."""
@@ -26,8 +23,8 @@ class Breakers:
     def __init__(self) -> None:
         self.until: dict[str, int] = {}
         """Unix ms at which the pause of a scope ends. A scope stays here until a probe opens it."""
-        self.probes: dict[str, Record] = {}
-        """The job that is the probe of a scope."""
+        self.probes: dict[str, object] = {}
+        """The record of the job that is the probe of a scope."""
         self.failed: dict[str, list[int]] = {}
         """Unix ms of the failures in an open scope."""
 
@@ -38,7 +35,7 @@ class Breakers:
         self.failed.clear()
 
     def begin(
-        self, scopes: tuple[tuple[str, Limit], ...], record: Record, at_ms: int
+        self, scopes: tuple[tuple[str, Limit], ...], record: object, at_ms: int
     ) -> Iterator[str]:
         """Apply a claim to the breakers that it names, and yield a sentence for each that does not admit the job."""
         for scope, _ in scopes:
@@ -51,7 +48,7 @@ class Breakers:
             if at_ms < until_ms:
                 yield f"claimed {until_ms - at_ms} ms before the pause of {scope} ends"
             if scope in self.probes:
-                yield f"claimed while the probe of {scope} runs, under fence {self.probes[scope].fence}"
+                yield f"claimed while the probe of {scope} runs"
             self.probes[scope] = record
 
     def open(self, scope: str) -> None:
@@ -60,7 +57,7 @@ class Breakers:
         self.probes.pop(scope, None)
         self.failed.pop(scope, None)
 
-    def pause(self, scope: str, until_ms: int, record: Record | None = None) -> bool:
+    def pause(self, scope: str, until_ms: int, record: object | None = None) -> bool:
         """Pause a scope. Return False if an earlier pause ends later. A probe in ``record`` has said what it found."""
         before = self.until.get(scope, 0)
         self.until[scope] = max(before, until_ms)
@@ -69,14 +66,14 @@ class Breakers:
             del self.probes[scope]
         return until_ms >= before
 
-    def succeed(self, record: Record, at_ms: int) -> None:
+    def succeed(self, record: object, at_ms: int) -> None:
         """Apply the success of a job: that of a probe opens its scope, unless another pause has begun meanwhile."""
         for scope in [s for s, probe in self.probes.items() if probe is record]:
             if self.until.get(scope, 0) <= at_ms:
                 self.open(scope)
 
     def fail(
-        self, scopes: Mapping[str, Limit], record: Record, facts: Mapping[str, Any], at_ms: int
+        self, scopes: Mapping[str, Limit], record: object, facts: Mapping[str, Any], at_ms: int
     ) -> Iterator[str]:
         """Apply a failure, and yield a sentence for each scope that it must have paused and did not.
 
@@ -99,7 +96,7 @@ class Breakers:
                     yield f"is failure {len(times)} in {scope}, which allows {limit.most}, and does not pause it"
                     self.pause(scope, at_ms)
 
-    def release(self, record: Record) -> None:
+    def release(self, record: object) -> None:
         """Apply the end of a claim: if it was a probe's, the next job of the scope is the probe."""
         for scope in [s for s, probe in self.probes.items() if probe is record]:
             del self.probes[scope]

@@ -11,16 +11,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rq_core.model.limits.breakers import is_breaker
 from rq_core.model.limits.costs import cost_of
 from rq_core.model.limits.limit import Limit, Spent
 from rq_core.model.limits.scopes import QUEUE, family_of, is_counted, is_rate, scopes_of, unit_of
 from sql_audit.proof.replay.breakers import Breakers
-
-if TYPE_CHECKING:
-    from sql_audit.proof.replay.live_job import Record
 
 TOLERANCE_US: Final = 1_000
 """Microseconds by which a claim may be too early under a rate, since events have their times in whole ms."""
@@ -243,7 +240,7 @@ class Holders:
             if cost != known:
                 yield f"the claim says that it takes {cost} from {scope}, the job costs {known}"
 
-    def pause(self, scope: str, until_ms: int, record: Record | None = None) -> bool:
+    def pause(self, scope: str, until_ms: int, record: object | None = None) -> bool:
         """Note that a scope is paused until ``until_ms`` (Unix ms). Return False if an earlier pause lasts longer.
 
         ``record`` is the job that paused it; None: an operator did.
@@ -274,13 +271,15 @@ class Holders:
                 paused = self._paused.get(scope), self.paused_by.get(scope)
                 yield scope, Spent(arrival_us, rest, str(limit), 0, *paused)
 
-    def fail(self, record: Record, facts: Mapping[str, Any], at_ms: int) -> Iterator[str]:
+    def fail(
+        self, record: object, listed: ClaimScopes, facts: Mapping[str, Any], at_ms: int
+    ) -> Iterator[str]:
         """Tell the breakers of a job's claim that it failed, and yield a sentence for each fault.
 
         The limits are those in force; of those that are not known, the claim's.
         """
         limits = {}
-        for scope, limit in record.listed.breakers if record.listed is not None else ():
+        for scope, limit in listed.breakers:
             stored = self.limits.of(scope)
             limits[scope] = limit if stored is None else Limit.parse(stored)
         yield from self.breakers.fail(limits, record, facts, at_ms)

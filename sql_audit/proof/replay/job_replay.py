@@ -34,7 +34,7 @@ from sql_audit.proof.replay.parked_jobs import (
 )
 from sql_audit.proof.replay.saved_steps import judge_entry
 from sql_audit.proof.replay.schedule_ticks import ScheduleTicks
-from sql_audit.proof.replay.settled_costs import judge_cost, judge_pause
+from sql_audit.proof.replay.settled_costs import judge_cost, judge_end, judge_pause
 from sql_audit.store.job_rows import EventRow
 
 CACHED_MAX: Final = 10_000
@@ -57,8 +57,6 @@ SETTLEMENTS: Final = frozenset(
 )
 """Events with which the worker that holds a claim ends it. (The claim of a cancelled job may also end because its lease
 expires.)"""
-
-_FAILURES: Final = frozenset({Event.RETRIED, Event.DIED})
 
 _MOST: Final = {"failures": ("failure", "max_attempts"), "losses": ("loss", "max_losses")}
 """Pairs of (noun for messages, the job's field with the limit), by the counter's field."""
@@ -172,16 +170,6 @@ class JobReplay:
         elif holder is not None and record.worker is not None and holder != record.worker:
             self._violated("I9", f"ends a claim of {holder}, in force is that of {record.worker}")
         self._release(record)
-
-    def _end_by(
-        self, event: Event, record: Record, row: EventRow, facts: Mapping[str, Any]
-    ) -> None:
-        """End the claim in force by this event. Report a failure that does not pause a scope which it must pause."""
-        if event in _FAILURES:
-            for says in self.holders.fail(record, facts, row[5]):
-                self._violated("I3", says)
-        holder = row[8] if event in SETTLEMENTS else facts.get("worker")
-        self._end(record, facts.get("fence"), holder)
 
     def _begin(self, row: EventRow, job_id: str, facts: Mapping[str, Any], state: str) -> Record:
         """Add a job in ``state``, and return it. Report a violation if a job with this id is already live."""
@@ -378,7 +366,10 @@ class JobReplay:
         self._compare(row, job_id)
         record = self._meet(row, job_id)
         if event in CLAIM_ENDS:
-            self._end_by(event, record, row, facts)
+            if record.listed is not None and record.listed.breakers:
+                self._judge(judge_end(event, row, facts, record, self.holders))
+            holder = row[8] if event in SETTLEMENTS else facts.get("worker")
+            self._end(record, facts.get("fence"), holder)
         elif state not in CLAIMED_STATES:
             self._release(record)
         elif record.fence is not None and facts.get("fence") != record.fence:

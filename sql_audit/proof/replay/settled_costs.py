@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from rq_core.model.limits.costs import COST_MAX, cost_of
 from rq_core.model.limits.scopes import UNIT_PATTERN, is_rate, scopes_of, unit_of
+from rq_core.model.table.machine import Event
 from sql_audit.proof.replay.holders import Holders
 from sql_audit.proof.replay.live_job import Record
 from sql_audit.store.job_rows import EventRow
@@ -16,6 +17,7 @@ from sql_audit.store.job_rows import EventRow
 Fault = tuple[str, str]
 """The number of an invariant, and a sentence."""
 
+_FAILURES: Final = frozenset({Event.RETRIED, Event.DIED})
 _TAKEN: Final = re.compile(rf"{UNIT_PATTERN}:\d{{1,10}}(?:,{UNIT_PATTERN}:\d{{1,10}})*")
 
 
@@ -83,6 +85,15 @@ def judge_pause(
         return
     if not holders.pause(str(scope), int(until_ms or 0), record):
         yield "I3", f"makes the pause of {scope} shorter"
+
+
+def judge_end(
+    event: Event, row: EventRow, facts: Mapping[str, Any], record: Record, holders: Holders
+) -> Iterator[Fault]:
+    """Tell the breakers of a job how its claim ends, and yield a fault for each failure that must pause a scope."""
+    if event in _FAILURES and record.listed is not None:
+        for says in holders.fail(record, record.listed, facts, row[5]):
+            yield "I3", says
 
 
 def _rates_of(record: Record) -> list[str] | None:

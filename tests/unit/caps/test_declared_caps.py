@@ -80,9 +80,12 @@ def no_such_arguments(host: str) -> str:
     [
         ([Cap(1, per="tennant")], "it has no such argument: it has tenant, to, n"),
         ([Cap(1, per=no_such_arguments)], "cannot be called with its arguments by name"),
-        ([Cap(1), Cap(2)], "two of its caps count task"),
-        ([Cap(1, per="to"), Cap(1, per="to")], "two of its caps count send.to"),
-        ([Rate(1, per_seconds=1), Rate(9, per_seconds=1)], "two of its caps count task@1s"),
+        ([Cap(1), Cap(2)], "two of its caps or breakers count task"),
+        ([Cap(1, per="to"), Cap(1, per="to")], "two of its caps or breakers count send.to"),
+        (
+            [Rate(1, per_seconds=1), Rate(9, per_seconds=1)],
+            "two of its caps or breakers count task@1s",
+        ),
         ([5], "must hold Cap(…) and Rate(…), not 5"),
         (Cap(1), "caps must be a list"),
         ([Cap(1, per="tenant", name=f"{'x' * 128}"), Cap(1, per="to")], None),
