@@ -467,8 +467,8 @@ def test_rq_core_exports_exactly_the_expected_public_names() -> None:
     assert sorted(rq_core.__all__) == [
         "App", "ArgumentsInvalid", "AsyncTask", "AuditBacklogFull", "AuditElsewhere", "AuditNotConfigured",
         "AuditOff", "AuditStampDiffers", "BadArguments", "Batch", "BatchContext", "Breaker", "Cancelled", "Cap",
-        "CapConflict", "ChildrenFailed", "Chunk", "DeadJob", "Debounce", "Depends", "Durable", "DurableSync", "Expired", "Failed",
-        "Filter",
+        "CapConflict", "ChildrenFailed", "Chunk", "DeadJob", "Debounce", "Depends", "Durable", "DurableSync", "Expired",
+        "Failed", "Filter",
         "Flow", "FlowNode", "FlowRun", "GiveUp", "Gone", "Group",
         "HandlerDied", "HandlerSignal", "HandlerTimeout", "IdempotencyMismatch",
         "InboxIdsUsed", "InboxMissing", "InvalidFlow",

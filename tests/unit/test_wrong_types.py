@@ -62,6 +62,8 @@ CALLS: dict[str, tuple[Callable[..., Any], Given]] = {
     "App.as_completed": (lambda **g: app().as_completed(**g), {"handles": [], "timeout": 1}),
     "App.connect_to": (lambda **g: app().connect_to(**g), {}),
     "App.set_cap": (lambda **g: app().set_cap(**g), {"queue": "mail", "scope": "send.to", "limit": 1}),
+    "App.pause_scope": (lambda **g: app().pause_scope(**g), {"queue": "mail", "scope": "send@1s=", "after": 1}),
+    "App.resume_scope": (lambda **g: app().resume_scope(**g), {"queue": "mail", "scope": "send@1s="}),
     "App.caps": (lambda **g: app().caps(**g), {"queue": "mail"}),
     "App.signal": (
         lambda **g: app().signal(app().handle_by_id("mail", "a"), **g),
@@ -100,6 +102,7 @@ LIKE: dict[str, Any] = {
     "App.handle_by_id": App.handle_by_id, "App.enqueue": App.enqueue, "App.enqueue_many": App.enqueue_many,
     "App.as_completed": App.as_completed, "App.connect_to": App.connect_to, "App.set_cap": App.set_cap,
     **{f"App.{v}_schedule": getattr(App, f"{v}_schedule") for v in ("pause", "resume", "remove", "release", "run")},
+    "App.pause_scope": App.pause_scope, "App.resume_scope": App.resume_scope,
     "App.caps": App.caps, "App.copy": App.copy, "App.replay": App.replay,
     "Task.with_options": rq_core.Task.with_options,
 }  # fmt: skip

@@ -366,8 +366,7 @@ class JobReplay:
         self._compare(row, job_id)
         record = self._meet(row, job_id)
         if event in CLAIM_ENDS:
-            if record.listed is not None and record.listed.breakers:
-                self._judge(judge_end(event, row, facts, record, self.holders))
+            self._judge(judge_end(event, row, facts, record, self.holders))
             holder = row[8] if event in SETTLEMENTS else facts.get("worker")
             self._end(record, facts.get("fence"), holder)
         elif state not in CLAIMED_STATES:
