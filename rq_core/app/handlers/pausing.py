@@ -26,7 +26,7 @@ class PauseScope(HandlerSignal):
         No job of ``scope`` begins until ``after`` (seconds, or a timedelta) is over. The handler's own job goes back to
         its queue. After the pause, jobs begin one after another, as fast as the rate allows.
 
-        ``scope`` is the ``per`` or the ``name`` of a Rate or a Breaker of the task. All rates and breakers of the job with this ``per`` or
+        ``scope`` is the ``per`` or the ``name`` of a Rate or a Breaker of the task. All of them with this ``per`` or
         ``name`` are paused. A new pause never shortens an earlier one. Raises UsageError if no rate of the job has this
         scope. Raises UsageError in a batch handler and in an isolated handler. Raises InvalidOption for an invalid
         duration.
