@@ -128,7 +128,7 @@ def test_one_probe_runs_after_the_pause(seed: Seed) -> None:
 
     (probe,) = claimed(seed)
     assert entry(seed) == f"{seed.now} until={seed.now} probe={probe.id}"
-    seed.advance(1_000)
+    seed.advance(LOOK_MS)
     assert claimed(seed) == []
 
 

@@ -62,6 +62,7 @@ class Pauses:
     def _change(
         self, queue: str, scope: str, ms: int, by: str | None, why: str
     ) -> Plan[PauseChange]:
+        check_name("queue", queue)
         given: object = scope
         if not (isinstance(given, str) and is_scope(given) and is_rate(given) and "=" in given):
             raise errors.InvalidOption.of("scope", scope, MUST)
