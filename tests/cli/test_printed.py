@@ -104,6 +104,7 @@ def by_hand(control: Any) -> None:
     control.hset(KEYS("state"), "dies", line.replace("reason=gave_up", f"reason={bad}"))
     control.hset(KEYS("schedules"), "bad", HOSTILE)
     control.hset(KEYS("caps"), "task=send", f"1 version=1 from=live by={bad} at=1")
+    control.hset(KEYS("caps"), "send@1s", "1/1000ms/1 version=1 from=code")
 
 
 @pytest.fixture
@@ -146,6 +147,8 @@ CALLS: dict[str, list[str]] = {
     "cap": ["mail", "queue", "5"],
     "pause": ["mail"],
     "resume": ["mail"],
+    "pause-scope": ["mail", "send@1s=x"],
+    "resume-scope": ["mail", "send@1s=x"],
     "cancel": ["waits"],
     "edit": ["waits", "--now"],
     "requeue": ["dies"],
