@@ -30,28 +30,8 @@ class JobContext:
     """
 
     __slots__ = (
-        "_over",
-        "_showing",
-        "_signal",
-        "_stop",
-        "_timeout",
-        "base",
-        "claim",
-        "failures",
-        "fence",
-        "headers",
-        "home",
-        "id",
-        "lane",
-        "losses",
-        "pauses",
-        "queue",
-        "shows",
-        "steps",
-        "taken",
-        "task",
-        "why_no_costs",
-        "worker",
+        "_over", "_showing", "_signal", "_stop", "_timeout", "base", "claim", "failures", "fence", "headers", "home",
+        "id", "lane", "losses", "pauses", "queue", "shows", "steps", "taken", "task", "why_no_costs", "worker",
     )  # fmt: skip
 
     why_no_steps: ClassVar[str] = (
