@@ -1,11 +1,16 @@
-"""The mirror's position in a queue: the queue's row of ``mirror_cursor``, and the last mirrored entry."""
+"""The mirror's position in a queue: the queue's row of ``mirror_cursor``, its lock, and the last mirrored entry."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from sqlalchemy import Connection
+
 from rq_core.model.events import OutboxId
+from sql_audit.store.connection.database import Database
+from sql_audit.store.connection.statements import LOCKED_CURSOR
+from sql_audit.store.migrate import refuse_other
 
 
 class Anchor(NamedTuple):
@@ -55,3 +60,17 @@ class Cursor:
         """The last mirrored entry with its fingerprint; None if nothing is mirrored."""
         position = self.position
         return None if position is None else Anchor(position, self.anchor or "")
+
+
+def lock_cursor(connection: Connection, database: Database, queue: str) -> Cursor | None:
+    """Lock a queue's cursor, read it, and return it. Return None if another mirror has locked it.
+
+    Raise SchemaAhead or SchemaBehind if the schema is not that of this release: somebody upgraded or replaced the
+    database while this mirror ran. Nobody can upgrade it while the cursor is locked.
+    """
+    row = connection.execute(LOCKED_CURSOR, {"queue": queue}).one_or_none()
+    if row is None:
+        return None
+    *values, version = row
+    refuse_other(database, version)
+    return Cursor(*values)

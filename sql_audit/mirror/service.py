@@ -20,7 +20,7 @@ from functools import partial
 from typing import Final
 
 from rq_core.errors import AuditOff, OutcomeUnknown, ServerUnavailable, UnknownQueue
-from sql_audit.errors import QueuesElsewhere, SourceDiffers
+from sql_audit.errors import QueuesElsewhere, SchemaAhead, SchemaBehind, SourceDiffers
 from sql_audit.mirror import source_registry
 from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.redis_access import OutboxSource
@@ -280,8 +280,8 @@ class Service:
         try:
             turn = queue.mirror.turn()
         except Exception as error:
-            # After any error, the next turn begins again from the committed state.
-            if raise_errors:
+            # After any other error, the next turn begins again from the committed state.
+            if raise_errors or isinstance(error, SchemaAhead | SchemaBehind):
                 raise
             if isinstance(error, AuditOff):
                 self._note_off(name, queue)
@@ -338,11 +338,8 @@ class Service:
     def _note_off(self, name: str, queue: _Queue) -> None:
         """Log once that an operator switched the queue's log off. Put the queue off for OFF_WAIT_S seconds."""
         if queue.error != _OFF:
-            logger.info(
-                "queue %s: its log is switched off; `rq-core audit on %s` switches it on",
-                name,
-                name,
-            )
+            on = f"rq-core audit on {name}"
+            logger.info("queue %s: its log is switched off; `%s` switches it on", name, on)
             queue.error = _OFF
         queue.put_off(OFF_WAIT_S)
 
@@ -350,6 +347,7 @@ class Service:
         self.done.failures += 1
         text = f"{type(error).__name__}: {describe_error(error)}"
         if text != queue.error:
+            migrate.refuse_changed(self.database, error)
             # A reason is logged once: an outage of an hour is one line, not thousands.
             logger.error("queue %s: not mirrored: %s", name, text)
             queue.error = text
@@ -419,7 +417,8 @@ def run_mirror(
 
     At the start, raise AuditError if the database cannot be used. When Redis answers, raise SourceDiffers if the log
     comes from another Redis. Raise QueuesElsewhere if another database mirrors one of the queues. Later errors are
-    logged, and the turn is made again; with ``once`` they are raised.
+    logged, and the turn is made again; with ``once`` they are raised. SchemaAhead and SchemaBehind are raised always:
+    somebody changed the schema while the mirror ran.
     """
     database = url if isinstance(url, Database) else Database(url)
     try:

@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 
 from rq_core.errors import OutcomeUnknown, RqCoreError, ServerUnavailable, ServerUnsuitable
 from sql_audit.errors import CursorHeld, QueuesElsewhere, SourceDiffers
+from sql_audit.mirror.cursor import lock_cursor
 from sql_audit.mirror.redis_access import OutboxSource
 from sql_audit.store.chain import genesis
 from sql_audit.store.connection.database import Database
@@ -33,7 +34,6 @@ from sql_audit.store.connection.statements import (
     BIND_CURSOR,
     CHAIN_ID,
     CREATE_CURSOR,
-    LOCKED_CURSOR,
     RELEASE_CURSOR,
 )
 from sql_audit.store.log_queues import Origin, origins
@@ -190,15 +190,15 @@ def bind(
         ours: str = connection.execute(AUDIT_ID).scalar_one()
         first = {"queue": queue, "head": genesis(connection.execute(CHAIN_ID).scalar_one(), queue)}
         connection.execute(CREATE_CURSOR[database.dialect], first)
-        row = connection.execute(LOCKED_CURSOR, {"queue": queue}).one_or_none()
-        if row is None:
+        cursor = lock_cursor(connection, database, queue)
+        if cursor is None:
             raise CursorHeld(queue=queue)
         stamp = source.stamp(queue) or ""
         # This check comes after the insert, so that a role without write rights switches no log on, and before the
         # commit, so that a database to which the queue is refused keeps no cursor of it.
         _refuse_if_other(source, database, queue, stamp, origins(connection, queue)[queue])
         stamp = stamp or new_stamp()
-        source.attach(queue, ours, max(known, row.epoch or 0), stamp)
+        source.attach(queue, ours, max(known, cursor.epoch or 0), stamp)
         values = {"the_queue": queue, "prefix": source.prefix, "stamp": stamp}
         connection.execute(BIND_CURSOR, values)
         connection.commit()

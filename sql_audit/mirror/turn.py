@@ -30,7 +30,7 @@ from rq_core.model.events import OutboxId
 from sql_audit.errors import CursorHeld
 from sql_audit.mirror import forks, gaps, losses, source_registry
 from sql_audit.mirror.batch import EventBatch, Projection
-from sql_audit.mirror.cursor import Anchor, Cursor
+from sql_audit.mirror.cursor import Anchor, Cursor, lock_cursor
 from sql_audit.mirror.forks import LAST_NUMBER, Behind
 from sql_audit.mirror.projection.fold import Folder, job_ids
 from sql_audit.mirror.reading import BatchLimits, Reader, Tail, last_entry
@@ -47,7 +47,6 @@ from sql_audit.store.connection.statements import (
     INSERT_BATCH,
     INSERT_EPOCHS,
     INSERT_QUARANTINE,
-    LOCKED_CURSOR,
 )
 from sql_audit.store.gaps import unasked_gap
 from sql_audit.store.log_queues import says_deleted
@@ -332,12 +331,12 @@ class Mirror:
         return tail if tail is not None and tail.anchor == anchor else None
 
     def lock(self, connection: Connection) -> Cursor | None:
-        """Lock the queue's cursor, read it again, and return it. Return None if another mirror has locked it."""
-        row = connection.execute(LOCKED_CURSOR, {"queue": self.queue}).one_or_none()
-        if row is None:
-            return None
-        self._done("locked")
-        return Cursor(*row)
+        """Lock the queue's cursor, read it again, and return it. Return None if another mirror has locked it. Raise
+        SchemaAhead or SchemaBehind if the schema was changed."""
+        cursor = lock_cursor(connection, self.database, self.queue)
+        if cursor is not None:
+            self._done("locked")
+        return cursor
 
     def compare(self, connection: Connection, cursor: Cursor, tail: Tail) -> EventBatch:
         """Return the next batch, with its fork and breaks. The cursor must be locked. Raise Behind if Redis must begin

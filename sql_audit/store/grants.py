@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from sql_audit.store.migrate import VERSION_TABLE
+from sql_audit.store.connection.statements import VERSION_TABLE
 from sql_audit.store.schema.tables import APPEND_ONLY, audit_meta, metadata
 from sql_audit.store.schema.views import views
 

@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import Connection, Text, column, inspect, select, table, text
+from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import DBAPIError, SAWarning
 
 from sql_audit.errors import (
     AuditEmpty,
+    AuditError,
     SchemaAhead,
     SchemaBehind,
     SchemaForeign,
@@ -23,15 +25,12 @@ from sql_audit.errors import (
 )
 from sql_audit.store.connection.database import Database
 from sql_audit.store.connection.driver_errors import failure
+from sql_audit.store.connection.statements import LOCK_CURSORS, SCHEMA_VERSION, VERSION_TABLE
 from sql_audit.store.schema.tables import metadata
 
 if TYPE_CHECKING:
     # alembic takes as long to import as all other modules of a mirror, which needs it only to create the tables.
     from alembic.config import Config
-
-VERSION_TABLE: Final = "audit_schema_version"
-"""The table with the version of the schema. It does not have alembic's default name, so that an application may have
-its own tables in the same database."""
 
 _MIGRATION_LOCK: Final = 0x72712D61
 """The key of PostgreSQL's advisory lock under which a schema is migrated."""
@@ -73,8 +72,7 @@ def found(connection: Connection) -> str | None:
     look = inspect(connection)
     revision: str | None = None
     if look.has_table(VERSION_TABLE):
-        kept = select(column("version_num", Text())).select_from(table(VERSION_TABLE))
-        revision = connection.execute(kept).scalar()
+        revision = connection.execute(SCHEMA_VERSION).scalar()
     if revision is None:
         foreign = set(look.get_table_names()) & set(metadata.tables)
         if foreign:
@@ -99,8 +97,12 @@ def upgrade_schema(url: str | Database) -> str:
                 connection.execute(
                     text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK}
                 )
-            _refuse_ahead(database, found(connection))
+            current = found(connection)
+            _refuse_ahead(database, current)
             _refuse_missing_schema(database, connection)
+            if database.dialect == "postgresql" and current not in (None, needed()):
+                # A running mirror reads the version when it locks its cursor: so no batch is half in the older schema.
+                connection.execute(text(LOCK_CURSORS))
             config = _config()
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
@@ -163,9 +165,29 @@ def check_current(url: str | Database) -> None:
     if current is None:
         _refuse_unseen(database)
         raise AuditEmpty(url=database.url)
+    refuse_other(database, current)
+
+
+def refuse_other(database: Database, current: str) -> None:
+    """Raise SchemaBehind or SchemaAhead unless ``current`` is the schema version that this release needs."""
     _refuse_ahead(database, current)
     if current != needed():
         raise SchemaBehind(url=database.url, found=current, needed=needed())
+
+
+def refuse_changed(database: Database, error: Exception) -> None:
+    """If ``error`` is that of a statement, which may have failed because the schema was changed, read the version
+    again. Raise SchemaBehind or SchemaAhead if it is another; return also if the database does not answer.
+    """
+    current = None
+    if isinstance(error, DBAPIError):
+        with (
+            contextlib.suppress(DBAPIError, AuditError),
+            database.readers.connect() as connection,
+        ):
+            current = connection.execute(SCHEMA_VERSION).scalar()
+    if current is not None:
+        refuse_other(database, current)
 
 
 def _refuse_unseen(database: Database) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Table, Text, bindparam, func, select
+from sqlalchemy import Table, Text, bindparam, column, func, select, table
 from sqlalchemy.dialects import postgresql, sqlite
 
 from sql_audit.store.schema.tables import (
@@ -29,6 +29,13 @@ from sql_audit.store.schema.tables import (
     quarantine,
 )
 
+VERSION_TABLE: Final = "audit_schema_version"
+"""The table with the version of the schema. It does not have alembic's default name, so that an application may have
+its own tables in the same database."""
+
+SCHEMA_VERSION: Final = select(column("version_num", Text())).select_from(table(VERSION_TABLE))
+"""Selects the version of the schema."""
+
 AUDIT_ID: Final = select(audit_meta.c.audit_id)
 """Selects the id of this database, by which Redis knows it."""
 
@@ -39,9 +46,15 @@ original."""
 CURSOR: Final = select(mirror_cursor).where(mirror_cursor.c.queue == bindparam("queue"))
 """Selects a queue's cursor without a lock."""
 
-LOCKED_CURSOR: Final = CURSOR.with_for_update(skip_locked=True)
-"""Selects and locks a queue's cursor; no row if another mirror has locked it. (On SQLite, the writer has locked the
-whole database already.)"""
+LOCKED_CURSOR: Final = CURSOR.add_columns(
+    SCHEMA_VERSION.scalar_subquery().label("schema_version")
+).with_for_update(skip_locked=True)
+"""Selects and locks a queue's cursor, and selects the version of the schema; no row if another mirror has locked the
+cursor. (On SQLite, the writer has locked the whole database already.)"""
+
+LOCK_CURSORS: Final = "LOCK TABLE mirror_cursor IN EXCLUSIVE MODE"
+"""Waits until no mirror is within a batch on PostgreSQL, and keeps all from locking a cursor until the transaction
+ends."""
 
 _NEW_CURSOR = {
     "queue": bindparam("queue"),

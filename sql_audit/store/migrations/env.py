@@ -6,7 +6,7 @@ from typing import Any
 
 from alembic import context
 
-from sql_audit.store.migrate import VERSION_TABLE
+from sql_audit.store.connection.statements import VERSION_TABLE
 from sql_audit.store.schema.tables import EVERYDAY_INDEXES, metadata
 
 EVERYDAY = {statement.split()[2] for statement in EVERYDAY_INDEXES}
