@@ -232,11 +232,17 @@ def connect(redis_url: str, prefix: str) -> Client:
     )
 
 
-def known_queues(client: Client, *given: str | None, warned: bool = False) -> list[str]:
+def known_queues(
+    client: Client, *given: str | None, warned: bool = False, any_layout: bool = False
+) -> list[str]:
     """Return the given queues, without None. If none is given, return all queues that the user may read.
 
-    Print two things on standard error: the queues that the user may not read, and words in the list of queues that are
-    no names. ``warned``: the caller has printed these words already. Raises UnknownQueue or InvalidName.
+    Print on standard error: the queues that the user may not read, those of another layout, and words in the list of
+    queues that are no names. ``warned``: the caller has printed these words already. ``any_layout``: the caller checks
+    the layout itself.
+
+    Raises UnknownQueue or InvalidName. Raises LayoutMismatch if a given queue, or each of all queues, has another
+    layout.
     """
     queues = [queue for queue in given if queue is not None]
     for queue in queues:
@@ -249,11 +255,17 @@ def known_queues(client: Client, *given: str | None, warned: bool = False) -> li
         # The list is outside of the queue's slot, so a new queue may be missing there.
         if queue not in known and not client.run(client.calls.reads.is_there(queue)):
             raise UnknownQueue(queue=queue, known=", ".join(known) or "none")
-    if queues:
-        return list(dict.fromkeys(queues))
-    readable = client.run(client.calls.reads.readable(known))
-    tell_denied([queue for queue in known if queue not in readable])
-    return readable
+    found = list(dict.fromkeys(queues))
+    if not queues:
+        found = client.run(client.calls.reads.readable(known))
+        tell_denied([queue for queue in known if queue not in found])
+    others = {} if any_layout else client.run(client.calls.reads.other_layouts(found))
+    usable = [queue for queue in found if queue not in others]
+    for error in others.values():
+        if queues or not usable:
+            raise error
+        say(f"rq-core: left out: {error}", err=True)
+    return usable
 
 
 def tell_denied(queues: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -240,6 +240,8 @@ class QueueCollector(Collector):
         self._own = contextlib.ExitStack()
         self.is_read = False
         """True if the last collection could read Redis."""
+        self.unreadable: Mapping[str, str] = {}
+        """Why the last collection could not read queues, by their names."""
 
     @classmethod
     def at(
@@ -281,7 +283,7 @@ class QueueCollector(Collector):
             if each is not None:
                 each.begin()
         state, refused = _found(self._overview)
-        self.is_read = state is not None
+        self.is_read, self.unreadable = state is not None, {} if state is None else state.unreadable
         samples = [] if state is None else list(state_samples(state))
         samples.append(Sample("rqc_up", (), int(refused or state is not None)))
         samples.append(Sample("rqc_refused", (), int(refused)))

@@ -297,3 +297,52 @@ def test_the_doctor_command_examines_the_other_queues_though_the_field_trimmed_i
 
     assert "the fact trimmed of the queue reads '17954789', and is no entry" in done.stdout
     assert "sms: all agrees" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("job", "j1", "--queue", "mail"), ("jobs", "mail"), ("dead", "mail"), ("unique", "mail"), ("caps", "mail"),
+        ("schedules", "mail"), ("workers", "--queue", "mail"), ("result", "j1", "--queue", "mail"),
+        ("steps", "j1", "--queue", "mail"), ("watch", "j1", "--queue", "mail"), ("metrics", "--once"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_command_that_only_reads_refuses_a_queue_of_another_layout(
+    words: tuple[str, ...], cli: CommandLine, control: redis.Redis
+) -> None:
+    """Checks that each command says the one message of an enqueue, and shows nothing of the queue."""
+    control.hset(META, "layout", "99")
+    refused = cli.line(1, "enqueue", "mail", "send")
+
+    done = cli(*words)
+
+    assert done.exit_code == 1
+    assert refused in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_command_on_all_queues_leaves_out_a_queue_of_another_layout(
+    cli: CommandLine, control: redis.Redis
+) -> None:
+    control.hset(META, "layout", "99")
+    refused = cli.line(1, "enqueue", "mail", "send")
+
+    done = cli("schedules")
+
+    assert done.exit_code == 0
+    assert done.stderr == f"rq-core: left out: {refused}\n"
+
+
+def test_verify_cannot_tell_about_a_queue_of_another_layout(
+    cli: CommandLine, control: redis.Redis, tmp_path: Path
+) -> None:
+    audit = f"sqlite:///{tmp_path}/audit.db"
+    cli("audit", "run", "--once", "--audit", audit)
+    control.hset(META, "layout", "99")
+    refused = cli.line(1, "enqueue", "mail", "send")
+
+    done = cli("audit", "verify", "--queue", "mail", "--audit", audit)
+
+    assert done.exit_code == 2
+    assert refused in done.stdout

@@ -157,7 +157,7 @@ def _named(
     unlisted = [queue for queue in of_log if queue not in listed]
     lost = [queue for queue in unlisted if not client.run(client.calls.reads.is_there(queue))]
     named = [queue for queue in queues if queue not in lost]
-    here = known_queues(client, *named, warned=True) if named or not queues else []
+    here = known_queues(client, *named, warned=True, any_layout=True) if named or not queues else []
     if not queues:
         here += [queue for queue in unlisted if queue not in lost and queue not in here]
     return here, [queue for queue in lost if not queues or queue in queues]

@@ -52,7 +52,7 @@ def metrics(
 ) -> None:
     """Serve the state of the queues to Prometheus, until SIGTERM or Ctrl-C.
 
-    With --once, the exit status is 1 if Redis does not answer, or refuses.
+    With --once, the exit status is 1 if Redis does not answer or refuses, or if a queue cannot be read.
 
     Workers serve their own counts on another port: `rq-core worker --health`. Needs the extra `metrics`.
     """
@@ -86,7 +86,9 @@ def metrics(
         registry.register(collector)
         if once:
             click.echo(generate_latest(registry).decode(), nl=False)
-            ctx.exit(0 if collector.is_read else 1)
+            for why in collector.unreadable.values():
+                say(f"rq-core: {why}", err=True)
+            ctx.exit(0 if collector.is_read and not collector.unreadable else 1)
         # Threads that start after this do not receive the signals; this thread waits for them.
         signals = {signal.SIGTERM, signal.SIGINT}
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)

@@ -21,7 +21,7 @@ from rq_core.model.state_line import JobState, line_of_job, read_state_line
 from rq_core.model.table.machine import State
 from rq_core.protocol.engine.acl_roles import is_denial, lacking_words
 from rq_core.protocol.engine.plan import Lost, Plan, Unsent, pairs_of
-from rq_core.protocol.engine.queue_check import epoch_of
+from rq_core.protocol.engine.queue_check import check_layout, epoch_of
 from rq_core.protocol.reads.box_reads import BoxReads
 from rq_core.protocol.reads.job_reads import JobReads
 from rq_core.protocol.reads.overview import (
@@ -120,6 +120,19 @@ class Reads(JobReads, ScopeReads, WholeReads, BoxReads, ShownReads):
         )
         denied = [isinstance(r, Exception) and is_denial(str(r)) for r in replies]
         return [queue for queue, no in zip(queues, denied, strict=True) if not no]
+
+    def other_layouts(self, queues: Sequence[str]) -> Plan[dict[str, errors.LayoutMismatch]]:
+        """Return an error for each queue whose keys this release cannot read. A queue that the user may not read has
+        none."""
+        asked = [["HGET", self._keys(queue)("meta"), "layout"] for queue in queues]
+        replies = (yield from self._delivery.asking.ask_each(asked)) if asked else []
+        found = {}
+        for queue, layout in zip(queues, replies, strict=True):
+            try:
+                check_layout(queue, {"layout": layout} if isinstance(layout, str) else {})
+            except errors.LayoutMismatch as error:
+                found[queue] = error
+        return found
 
     def enlist(self, queue: str) -> Plan[None]:
         """Add a queue to the list of queues."""

@@ -147,9 +147,12 @@ _WHY: Final = (
 
 
 def _look(client: Client, database: Database, queue: str) -> tuple[Evidence, Any]:
-    """Read a queue from Redis and from SQL, and compare the two. Return the doctor's evidence, and the queue's
-    cursor.
+    """Read a queue from Redis and from SQL, and compare the two. Return the doctor's evidence, and the queue's cursor.
+
+    Raise LayoutMismatch if this release cannot read the queue's keys.
     """
+    for error in client.run(client.calls.reads.other_layouts([queue])).values():
+        raise error
     try:
         both = consistent_read.read_both(client, database, queue)
     except consistent_read.Deleted as error:
