@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from rq_core.model.lib.text import counted
 from sql_audit.mirror.cursor import Cursor
 from sql_audit.mirror.forks import Fork
 from sql_audit.mirror.gaps import Break
@@ -13,6 +15,8 @@ from sql_audit.mirror.reading import Taken
 from sql_audit.store import claim_minutes
 from sql_audit.store.chain import rows_digest
 from sql_audit.store.connection.copy import Rows
+
+logger = logging.getLogger("rq_core.audit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,24 @@ class EventBatch:
             }
             for each in kept
         ]  # fmt: skip
+
+    def log_findings(self, queue: str) -> None:
+        """Log the breaks, and how many entries and jobs went to quarantine. Their reasons are not logged: they may
+        repeat what a job carries."""
+        for each in self.breaks:
+            if each.kind != "started":
+                logger.warning(
+                    "queue %s: %s recorded at %s: %s", queue, each.kind, each.at, each.reason
+                )
+        kept = self.quarantine_rows(queue)
+        if kept:
+            first, many = kept[0], counted(len(kept), "entry is", "entries are")
+            at = f"{first['epoch']}-{first['seq']} ({first['kind']})"
+            verify = f"`rq-core audit verify --queue {queue}` names all"
+            logger.warning(
+                "queue %s: %s in quarantine, the first at %s; is this mirror older than the workers? %s",
+                queue, many, at, verify,
+            )  # fmt: skip
 
 
 class Projection(NamedTuple):

@@ -236,11 +236,7 @@ class Mirror:
         connection.commit()
         # Until Redis has answered the trim, the next turn must begin with this trim.
         self.position = None
-        for each in batch.breaks:
-            if each.kind != "started":
-                logger.warning(
-                    "queue %s: %s recorded at %s: %s", self.queue, each.kind, each.at, each.reason
-                )
+        batch.log_findings(self.queue)
         self._done("committed")
         return projection.events
 

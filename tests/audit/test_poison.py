@@ -83,6 +83,22 @@ def test_an_unreadable_entry_is_stored_at_its_position_with_its_bytes(
     auditlog.assert_chain_holds(database, QUEUE)
 
 
+def test_the_mirror_logs_a_warning_when_an_entry_goes_to_quarantine(
+    writer: StreamWriter, mirror: Mirror, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Checks that the line has the first number, and nothing that the entry carries."""
+    enqueue(writer, "before")
+    at = writer.raw(fields("enqueued", ["secret", *ENQUEUED, "too", "many", "fields", "here"]))
+    enqueue(writer, "after")
+
+    auditlog.drain(mirror)
+
+    (said,) = [r.getMessage() for r in caplog.records if "quarantine" in r.getMessage()]
+    assert said.startswith(f"queue {QUEUE}: 1 entry is in quarantine, the first at {at} (")
+    assert f"`rq-core audit verify --queue {QUEUE}` names all" in said
+    assert "secret" not in said
+
+
 ONE: list[tuple[str, Any]] = [
     ("not an array", "x"),
     ("empty", []),
