@@ -14,6 +14,7 @@ transaction, it is enqueued at once.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import json
 from collections.abc import Iterator
@@ -80,11 +81,8 @@ class Backend(django_tasks.BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        if unknown := sorted(set(self.options) - set(_OPTIONS)):
-            known = ", ".join(_OPTIONS)
-            raise ImproperlyConfigured(
-                f"TASKS[{alias!r}] has the unknown option {unknown[0]!r}; OPTIONS may have {known}"
-            )
+        # An error here would end `manage.py check` with a traceback, so the checks and each use name unknown options.
+        self._unknown = sorted(map(str, set(self.options) - set(_OPTIONS)))
         self.database: str | None = self.options.get("database", "default")
         self.max_attempts: int = self.options.get("max_attempts", 3)
         self.keep_result: Any = self.options.get("keep_result", KEEP_RESULT_S)
@@ -105,7 +103,8 @@ class Backend(django_tasks.BaseTaskBackend):
 
     def prepare_worker(self) -> None:
         """Declare the backend's queues, and add all of Django's tasks to the app. Workers of the app then run these
-        tasks."""
+        tasks. Raises ImproperlyConfigured if OPTIONS have an unknown name."""
+        self._refuse_unknown()
         for queue in sorted(self.queues):
             self.app.queue(queue)
         task_functions.add_all(self.app, self)
@@ -125,9 +124,11 @@ class Backend(django_tasks.BaseTaskBackend):
         """Enqueue a job, and return Django's result for it. In a transaction of ``database``, the job is a row of the
         inbox.
 
-        Raises the errors of PreparedTask.enqueue and TaskWithin.enqueue. If the database has no inbox, raises
+        Raises the errors of PreparedTask.enqueue and TaskWithin.enqueue. Raises ImproperlyConfigured if OPTIONS have an
+        unknown name. If the database has no inbox, raises
         InboxNotMigrated, a subclass of InboxMissing whose message names `manage.py migrate`.
         """
+        self._refuse_unknown()
         self.validate_task(task)
         normal = task_results.made(task, self.alias, "", args=args, kwargs=kwargs)
         prepared = self._prepared(task)
@@ -193,8 +194,23 @@ class Backend(django_tasks.BaseTaskBackend):
                 id="rq_core.W001",
             )
 
+    def _refuse_unknown(self) -> None:
+        for error in self._unknown_options():
+            raise ImproperlyConfigured(f"{error.msg} {error.hint}")
+
+    def _unknown_options(self) -> Iterator[checks.Error]:
+        for name in self._unknown:
+            nearest = difflib.get_close_matches(name, _OPTIONS, n=1)
+            meant = f"Did you mean {nearest[0]!r}? " if nearest else ""
+            yield checks.Error(
+                f"TASKS[{self.alias!r}] has the unknown option {name!r}.",
+                hint=f"{meant}OPTIONS may have {', '.join(_OPTIONS)}.",
+                id="rq_core.E006",
+            )
+
     def _wrong_options(self) -> Iterator[checks.CheckMessage]:
         name = f"TASKS[{self.alias!r}]"
+        yield from self._unknown_options()
         try:
             RetryPolicy(max_attempts=self.max_attempts)
             JobOptions("default").changed(**self._limits())

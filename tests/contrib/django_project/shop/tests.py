@@ -572,6 +572,22 @@ class Settings(TestCase):
             self.assertEqual("rq_core.E005", error.id)
             self.assertIn(f"TASKS['mail']: the option app, '{app_option}'", error.msg)
 
+    def test_check_names_an_unknown_option_of_tasks_and_the_nearest_known_one(self) -> None:
+        options = {"OPTIONS": {"max_atempts": 5}}
+        tasks = {"default": {**settings.TASKS["default"], **options}}
+        with self.settings(TASKS=tasks), self.assertRaises(SystemCheckError) as refused:
+            call_command("check")
+        said = str(refused.exception)
+        self.assertIn("(rq_core.E006) TASKS['default'] has the unknown option 'max_atempts'.", said)
+        self.assertIn(
+            "HINT: Did you mean 'max_attempts'? OPTIONS may have app, audit_result,", said
+        )
+        with (
+            self.settings(TASKS=tasks),
+            self.assertRaisesRegex(ImproperlyConfigured, "max_atempts"),
+        ):
+            thank.enqueue(1)
+
     def test_check_names_what_is_wrong_in_the_setting_of_the_app(self) -> None:
         module = "rq_core.contrib.django.project_app"
         own = settings.RQ_CORE
@@ -648,7 +664,7 @@ class Settings(TestCase):
 
     def test_an_unknown_option_and_a_wrong_app_are_refused(self) -> None:
         with self.assertRaisesRegex(ImproperlyConfigured, "unknown option 'retries'"):
-            Backend("default", {"OPTIONS": {"retries": 3}})
+            Backend("default", {"OPTIONS": {"retries": 3}}).prepare_worker()
         with self.assertRaisesRegex(ImproperlyConfigured, "must be MODULE:APP"):
             Backend("default", {"OPTIONS": {"app": "shop.models:Order"}}).app  # noqa: B018
         own = Backend("default", {"OPTIONS": {"app": "shop.other_jobs:jobs"}}).app
