@@ -13,6 +13,7 @@ RqCoreError
 │   ├── InboxInPlace
 │   ├── InboxRefused
 │   └── InboxUnavailable
+│       └── InboxFileMissing
 └── AuditError              the audit database, or its schema, is not usable
     ├── AuditUnavailable
     ├── AuditEncoding
@@ -120,6 +121,13 @@ class InboxUnavailable(InboxError):
     """the database {url} does not answer: {why}"""
 
     why: str
+
+
+class InboxFileMissing(InboxUnavailable):
+    """the database {url} does not answer: {why}"""
+
+    lacks_file = True
+    """For rq_core, which cannot import this class: in a Django project another command creates the file."""
 
 
 class AuditError(RqCoreError):

@@ -123,10 +123,13 @@ def inbox_alias(ctx: click.Context) -> str | None:
 def of_inbox(alias: str | None, error: RqCoreError) -> RqCoreError:
     """Return the error to show for an error of an inbox.
 
-    If the command line gave ``alias``, an alias of DATABASES, the error of a missing inbox names ``manage.py migrate``.
+    If the command line gave ``alias``, an alias of DATABASES, the error of a missing inbox, or of a missing file of
+    SQLite, names ``manage.py migrate``.
     """
-    if alias is None or not isinstance(error, InboxMissing):
+    if alias is None or not (
+        isinstance(error, InboxMissing) or getattr(error, "lacks_file", False)
+    ):
         return error
-    from rq_core.contrib.django.transactions import InboxNotMigrated
+    from rq_core.app.inbox.django_door import InboxNotMigrated
 
-    return InboxNotMigrated(alias=alias, url=error.url)
+    return InboxNotMigrated(alias=alias, url=getattr(error, "url", alias))

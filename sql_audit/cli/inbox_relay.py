@@ -19,7 +19,7 @@ from rq_core.cli.options import (
 )
 from rq_core.cli.places import inbox_alias, inbox_argument, of_inbox
 from rq_core.cli.text import print_records, print_table, say
-from rq_core.errors import InboxMissing
+from rq_core.errors import RqCoreError
 from rq_core.model.lib.text import counted
 from rq_core.model.lib.url import INBOX_URL_VARIABLE, REDIS_URL_VARIABLE
 from sql_audit.cli.mirror import stop_on_signals, stop_with_stdin
@@ -41,7 +41,7 @@ def _session(url: str, *, writes: bool = False) -> Iterator[Session]:
     with contextlib.closing(Session(url, writes=writes)) as session:
         try:
             require_tables(session)
-        except InboxMissing as error:
+        except RqCoreError as error:
             raise of_inbox(inbox_alias(click.get_current_context()), error) from error
         yield session
 

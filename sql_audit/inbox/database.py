@@ -20,6 +20,7 @@ from rq_core.masking import masked
 from sql_audit.errors import (
     AuditUrlInvalid,
     InboxError,
+    InboxFileMissing,
     InboxRefused,
     InboxUnavailable,
     InboxUrlInvalid,
@@ -80,7 +81,7 @@ def inbox_engine(url: URL, *, writes: bool = True, creates: bool = False) -> Eng
         path = url.database or ""
         if not creates and not path.startswith("file:") and not Path(path).exists():
             why = f"there is no such file. `rq-core inbox migrate {shown(url)}` creates it"
-            raise InboxUnavailable(url=shown(url), why=why)
+            raise InboxFileMissing(url=shown(url), why=why)
 
     @event.listens_for(engine, "connect")
     def leave_transactions_to_us(connection: sqlite3.Connection, _: Any) -> None:

@@ -8,7 +8,15 @@ from typing import Any
 from rq_core.app.inbox.doors import Wake, check_dialect
 from rq_core.app.inbox.drivers import count_rows
 from rq_core.app.inbox.rows import placeholders
-from rq_core.errors import InvalidOption, NotInTransaction
+from rq_core.errors import InboxMissing, InvalidOption, NotInTransaction
+
+
+class InboxNotMigrated(InboxMissing):
+    """the database {alias!r} has no inbox. Create its tables with `python manage.py migrate --database {alias}`;
+    INSTALLED_APPS must have 'rq_core.contrib.django'. If the tables are there, the connection goes to another database,
+    or on PostgreSQL to another schema (search_path)."""
+
+    alias: str
 
 
 class DjangoDoor:
@@ -28,6 +36,10 @@ class DjangoDoor:
             raise InvalidOption.of("connection", alias, must)
         self._alias = alias
         self._connection: Any = connections[alias]
+
+    def missing(self, url: str) -> InboxMissing:
+        """Return the error for a database without an inbox. ``url``: the URL of the App's inbox, for programs."""
+        return InboxNotMigrated(alias=self._alias, url=url)
 
     @property
     def dialect(self) -> str:

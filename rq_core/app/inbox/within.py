@@ -150,7 +150,7 @@ class _Blocking(_Producing):
         except StopIteration as end:
             return end.value
         except Exception as error:
-            raise_if_missing(self._app, error)
+            raise_if_missing(self._app, self._door, error)
             raise
 
 
@@ -196,7 +196,7 @@ class _Awaited(_Producing):
         except StopIteration as end:
             return end.value
         except Exception as error:
-            raise_if_missing(self._app, error)
+            raise_if_missing(self._app, self._door, error)
             raise
 
 
@@ -348,11 +348,16 @@ _NO_TABLE: Final = "42P01"
 """PostgreSQL's code for a table that does not exist."""
 
 
-def raise_if_missing(app: Producer, error: BaseException) -> None:
-    """Raise InboxMissing if a driver's error, or an error that caused it, says that a table of the inbox is missing."""
+def raise_if_missing(app: Producer, door: object, error: BaseException) -> None:
+    """Raise InboxMissing if a driver's error, or an error that caused it, says that a table of the inbox is missing.
+
+    The error of a door to a database of Django names the command of Django."""
     each: BaseException | None = error
     while each is not None:
         code = getattr(each, "sqlstate", None) or getattr(each, "pgcode", None)
         if code == _NO_TABLE or "no such table: rqc_" in str(each):
-            raise InboxMissing(url=app.inbox_url or "URL") from error
+            url = app.inbox_url or "URL"
+            raise (
+                door.missing(url) if hasattr(door, "missing") else InboxMissing(url=url)
+            ) from error
         each = getattr(each, "orig", None) or each.__cause__

@@ -33,12 +33,8 @@ from rq_core.app.options import JobOptions
 from rq_core.app.task import PreparedTask
 from rq_core.contrib.django import django_tasks, task_functions, task_results
 from rq_core.contrib.django.logged_results import add_claims, logged_result
-from rq_core.contrib.django.transactions import (
-    InboxNotMigrated,
-    at_once_by_backend,
-    is_in_transaction,
-)
-from rq_core.errors import InboxMissing, RqCoreError
+from rq_core.contrib.django.transactions import at_once_by_backend, is_in_transaction
+from rq_core.errors import RqCoreError
 from rq_core.model.keys import is_name
 from rq_core.model.outcome import Kept, Succeeded
 from rq_core.model.table.machine import Priority, State
@@ -138,10 +134,7 @@ class Backend(django_tasks.BaseTaskBackend):
         if self.alias != task_results.DEFAULT:
             given["alias"] = self.alias
         if self.database is not None and is_in_transaction(self.database):
-            try:
-                handle = prepared.within(self.database).enqueue(**given)
-            except InboxMissing as error:
-                raise InboxNotMigrated(alias=self.database, url=error.url) from error
+            handle = prepared.within(self.database).enqueue(**given)
         else:
             with at_once_by_backend():
                 handle = prepared.enqueue(**given)

@@ -11,21 +11,12 @@ from typing import Final
 from django.db import connections
 
 from rq_core.app.handlers.outgoing import Outgoing
-from rq_core.errors import InboxMissing
 
 log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = ("enqueue", "enqueue_many")
 """The ways by which a job goes to Redis at once."""
 _by_backend: Final = ContextVar("_by_backend", default=False)
-
-
-class InboxNotMigrated(InboxMissing):
-    """the database {alias!r} has no inbox. Create its tables with `python manage.py migrate --database {alias}`;
-    INSTALLED_APPS must have 'rq_core.contrib.django'. If the tables are there, the connection goes to another database,
-    or on PostgreSQL to another schema (search_path)."""
-
-    alias: str
 
 
 def is_in_transaction(alias: str) -> bool:

@@ -137,6 +137,13 @@ class Transactions(TransactionTestCase):
             give_back.using(backend="other").enqueue(1)
         self.assertEqual(0, rows("other"))
 
+    def test_a_missing_inbox_of_an_own_task_names_the_migration(self) -> None:
+        says = r"the database 'other' has no inbox.*`python manage.py migrate --database other`"
+        with self.assertRaisesRegex(InboxMissing, says), transaction.atomic("other"):
+            with connections["other"].cursor() as cursor:
+                cursor.execute("ALTER TABLE rqc_inbox RENAME TO no_inbox")
+            count_orders.within("other").enqueue()
+
     def test_a_savepoint_that_is_rolled_back_takes_its_task_with_it(self) -> None:
         with transaction.atomic():
             kept = give_back.enqueue(1)
