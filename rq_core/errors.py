@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, Self
 
-from rq_core.masking import Bounded, masked
+from rq_core.masking import Bounded, masked, runnable
 
 SECONDS_MAX: Final = 100 * 365 * 86_400
 """Seconds of the longest duration: 100 years. Lua prints Unix ms exactly up to 14 digits, which limits durations."""
@@ -38,7 +38,7 @@ class RqCoreError(Exception):
             said = next(kind.__doc__ for kind in type(self).__mro__ if kind.__doc__)
             shown = {name: Bounded(value) for name, value in facts.items()}
             message = " ".join(said.split()).format(**shown)
-        super().__init__(masked(message))
+        super().__init__(runnable(masked(message)))
 
     def name_prefix(self, prefix: str) -> None:
         """Add ``--prefix`` to the commands in the message, except to commands without this option. A message that has a

@@ -10,6 +10,7 @@ within one word.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Final
 
@@ -68,3 +69,31 @@ class Bounded:
 
     def __format__(self, spec: str) -> str:
         return format(self._value, spec)
+
+
+_COMMAND: Final = r"`rq-core [^`]*`"
+_MASKED_WORD: Final = r"[^\s`]*\*\*\*[^\s`]*"
+_OF_POSTGRES: Final = r"(postgres\w*://[^/@:\s`]*):\*\*\*(?=@)"
+
+
+def runnable(text: str) -> str:
+    """Return a message that passed :func:`masked`, with commands that can be copied although a password is masked.
+
+    A URL that a variable RQ_CORE_…_URL has becomes the name of the variable. From another URL of PostgreSQL the
+    password is left out, and the message says how libpq is given it.
+    """
+    if MASK not in text:
+        return text
+    known = {
+        masked(value).partition("://")[2]: f'"${name}"'
+        for name, value in os.environ.items()
+        if name.startswith("RQ_CORE_") and name.endswith("_URL")
+    }
+
+    def named(word: re.Match[str]) -> str:
+        return known.get(word[0].partition("://")[2], word[0])
+
+    said = re.sub(_COMMAND, lambda command: re.sub(_MASKED_WORD, named, command[0]), text)
+    bare = re.sub(_COMMAND, lambda command: re.sub(_OF_POSTGRES, r"\1", command[0]), said)
+    left_out = "" if bare == said else " The commands leave the password out: set PGPASSWORD to it."
+    return bare + left_out

@@ -16,7 +16,7 @@ import pytest
 from rq_core import App
 from rq_core.app.handlers.redaction import describe_error
 from rq_core.connections.open import open_transport
-from rq_core.errors import InvalidOption, RqCoreError
+from rq_core.errors import InboxMissing, InvalidOption, RqCoreError
 from rq_core.masking import masked
 from rq_core.model.lib import logs
 from rq_core.model.lib.text import READ_MAX, excerpt
@@ -231,3 +231,23 @@ def test_tracebacks_contain_no_password() -> None:
         open_transport(REDIS[4].format(p=PASSWORDS[0]))
     except InvalidOption as error:
         assert_no_secret("".join(traceback.format_exception(error)))
+
+
+def test_a_command_in_a_message_names_the_variable_that_has_the_url(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RQ_CORE_INBOX_URL", "postgres://ann:hunter2@db:5432/shop")
+
+    said = str(InboxMissing(url="postgresql://ann:***@db:5432/shop"))
+
+    assert '`rq-core inbox migrate "$RQ_CORE_INBOX_URL"`' in said
+    assert "***" not in said
+    assert "hunter2" not in said
+
+
+def test_a_command_in_a_message_leaves_out_a_password_that_no_variable_has() -> None:
+    said = str(InboxMissing(url="postgresql://ann:hunter2@db/shop"))
+
+    assert "`rq-core inbox migrate postgresql://ann@db/shop`" in said
+    assert said.endswith("The commands leave the password out: set PGPASSWORD to it.")
+    assert "***" not in said
