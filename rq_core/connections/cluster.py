@@ -50,13 +50,25 @@ the client must not wait for it, since another node may have become the primary.
 def seeds_of(url: str) -> tuple[Node, ...]:
     """Return the nodes that a URL names. Raises InvalidOption if the URL is invalid."""
     check_password(url)
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = None
+    if parts is None or any(map(_has_open_bracket, parts.netloc.rpartition("@")[2].split(","))):
+        must = "must have each IPv6 address in [ and ], as redis+cluster://[::1]:7000,[::2]:7000"
+        raise InvalidOption.of("redis", url, must)
     hosts = parts.netloc.rpartition("@")[2].split(",")
     if parts.path.strip("/") not in ("", "0"):
         raise InvalidOption.of("redis", url, "must name no database but 0: a cluster has one")
     with contextlib.suppress(ValueError):
         return tuple(_seed(host) for host in hosts)
     raise InvalidOption.of("redis", url, "must read redis+cluster://HOST:PORT,HOST:PORT")
+
+
+def _has_open_bracket(host: str) -> bool:
+    """Return whether a host of a URL is an IPv6 address whose brackets are missing or not closed."""
+    address = host.rpartition(":")[0]
+    return host.startswith("[") != ("]" in host) or (":" in address and not host.startswith("["))
 
 
 def _seed(text: str) -> Node:

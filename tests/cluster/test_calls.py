@@ -257,6 +257,9 @@ def test_a_cluster_url_of_a_single_server_is_refused_with_the_right_url(
         ("redis+cluster://localhost:7000/1", "no database but 0"),
         ("redis+cluster://", "HOST:PORT"),
         ("redis+cluster://localhost:x", "HOST:PORT"),
+        ("redis+cluster://[::1:7000", r"must have each IPv6 address in \[ and \]"),
+        ("redis+cluster://[::1]:7000,[::2", r"must have each IPv6 address in \[ and \]"),
+        ("redis+cluster://::1:7000", r"must have each IPv6 address in \[ and \]"),
         ("redis+cluster://localhost:7000?nonsense=1", "nonsense"),
     ],
 )
