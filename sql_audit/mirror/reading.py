@@ -101,6 +101,23 @@ class Reader:
             return Tail(anchor, entries, detached=True, whole=False)
         return Tail(anchor, entries[1:], whole=contiguous(at for at, _ in entries))
 
+    def find_switch(self, position: OutboxId | None) -> OutboxId | None:
+        """Return the number of the entry after ``position`` that switched the log off.
+
+        Return None if there is none, or if an epoch begins before it.
+        """
+        start, count = "-" if position is None else str(position), max(2, self.limits.page)
+        while True:
+            page = self.source.read_outbox(self.queue, start, count)
+            for entry_id, raw in page:
+                if raw.get("type") == Event.EPOCH_STARTED and entry_id != start:
+                    return None
+                if entry_id != start and _switches_off(raw):
+                    return OutboxId.parse(entry_id)
+            if len(page) < count:
+                return None
+            start = page[-1][0]
+
     def read_from(self, position: OutboxId | None) -> list[RawEntry]:
         """Return about one batch of entries, beginning with the entry ``position``. None means the oldest entry.
 
@@ -236,19 +253,8 @@ def _about_jobs(raw: RawFields) -> int:
     return max(1, jobs.count("[") - 1) if jobs else 1
 
 
-def last_entry(tail: Tail) -> int | None:
-    """Return how many entries the tail has up to the entry that switched the log off, this entry included.
-
-    Return None if the tail has no such entry, or if the entries up to it do not follow the cursor without a break.
-    """
-    if not tail.whole or tail.detached:
-        return None
-    for number, (_, raw) in enumerate(tail.entries, 1):
-        if raw.get("type") == Event.EPOCH_STARTED:
-            return None
-        if raw.get("type") == Event.POLICY_CHANGED and raw.get("data") == SWITCHED_OFF:
-            return number
-    return None
+def _switches_off(raw: RawFields) -> bool:
+    return raw.get("type") == Event.POLICY_CHANGED and raw.get("data") == SWITCHED_OFF
 
 
 def _end_of_batch(intakes: Sequence[Intake]) -> int | None:

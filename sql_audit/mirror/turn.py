@@ -33,7 +33,7 @@ from sql_audit.mirror.batch import EventBatch, Projection
 from sql_audit.mirror.cursor import Anchor, Cursor, lock_cursor
 from sql_audit.mirror.forks import LAST_NUMBER, Behind
 from sql_audit.mirror.projection.fold import Folder, job_ids
-from sql_audit.mirror.reading import BatchLimits, Reader, Tail, last_entry
+from sql_audit.mirror.reading import BatchLimits, Reader, Tail
 from sql_audit.mirror.redis_access import OutboxSource
 from sql_audit.store.chain import NOTHING_FOUND, Link, found_digest
 from sql_audit.store.connection.background import BackgroundCall
@@ -171,16 +171,20 @@ class Mirror:
         cursor = Cursor(*row)
         self._attached_in, self.position, self._stamp = cursor.epoch, cursor.position, cursor.stamp
         self._trims = False
-        for _ in range(FINISH_TRIES):
+        # Later entries, of the time without a log, are not mirrored.
+        switch = self._reader.find_switch(cursor.position)
+        tries = 0
+        while switch is not None and tries < FINISH_TRIES:
             cursor, tail = self.read()
-            upto = last_entry(tail)
-            if upto is None:
+            left = [entry for entry in tail.entries if entry[0] <= switch]
+            if not left or not tail.whole or tail.detached:
                 return
-            turn = self._mirror(cursor, tail._replace(entries=tail.entries[:upto]))
-            if turn.outcome not in (TurnOutcome.STALE, TurnOutcome.HELD):
-                return
-            # Another mirror works on the same entries.
-            time.sleep(FINISH_PAUSE_S)
+            outcome = self._mirror(cursor, tail._replace(entries=left)).outcome
+            if outcome is not TurnOutcome.MIRRORED:
+                tries += 1
+            if outcome in (TurnOutcome.STALE, TurnOutcome.HELD):
+                # Another mirror works on the same entries.
+                time.sleep(FINISH_PAUSE_S)
 
     def queue_is_deleted(self) -> bool:
         """Return whether the queue's last event in SQL is its deletion. Attaching the queue would create it again."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from sqlalchemy.exc import SQLAlchemyError
 
 from rq_core.connections.client import Client
@@ -19,6 +21,11 @@ from sql_audit.store.connection.database import Database
 from sql_audit.store.connection.driver_errors import describe_error
 from sql_audit.store.connection.statements import CURSOR
 
+ROUNDS_MAX: Final = 10
+"""Maximum number of times that the backlog of a queue is mirrored before its log is switched off."""
+FEW: Final = 200
+"""Number of events that may be left for the time after the switch."""
+
 
 def switch_off(client: Client, database: Database, queue: str) -> None:
     """Mirror the remaining entries, switch the log off, and mirror the event of the switch.
@@ -33,10 +40,13 @@ def switch_off(client: Client, database: Database, queue: str) -> None:
     mirror = Mirror(Outbox(client), database, queue)
     rehearse(mirror)
     if client.run(client.calls.delivery.handshake(queue)).audit_id == holder:
-        # Only the current backlog is mirrored here: a busy queue always has new events.
-        left = client.run(client.calls.reads.counts(queue)).backlog
-        while left > 0 and (turn := mirror.turn()).outcome is TurnOutcome.MIRRORED:
-            left -= turn.events
+        # A busy queue always has new events. After the switch Redis keeps few events, so few should be left then.
+        for _ in range(ROUNDS_MAX):
+            left = client.run(client.calls.reads.counts(queue)).backlog
+            if left <= FEW:
+                break
+            while left > 0 and (turn := mirror.turn()).outcome is TurnOutcome.MIRRORED:
+                left -= turn.events
     client.run(client.calls.audit.detach(queue, holder))
     try:
         mirror.finish()

@@ -13,12 +13,14 @@ from rq_core.connections.client import Client
 from rq_core.model.ids import JobIds
 from rq_core.model.job import NewJob, profile
 from sql_audit.mirror import service
+from sql_audit.mirror.reading import BatchLimits
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror, TurnOutcome
 from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.queries.history import audit_id
 from sql_audit.store.connection.database import Database
+from sql_audit.upkeep.switch_off import switch_off
 from tests.kit import auditlog
 from tests.kit.mirroring import mirroring
 from tests.kit.wait import wait_until
@@ -72,6 +74,34 @@ def test_a_running_mirror_continues_when_the_audit_log_is_switched_on_again(
     assert mirrored(database, *off)
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == []
     assert caplog.text.count("log is switched off") == 1
+    assert verify(database).verdict is LogVerdict.HOLDS
+
+
+def test_audit_off_mirrors_more_than_one_batch_of_events_that_came_before_the_switch(
+    valkey_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checks the events that producers add after the command has read the backlog. Redis has them until it is full
+    again, so SQL must have them at the end of the command."""
+    late: list[str] = []
+
+    def add_then_detach(audit: Any, queue: str, holder: str) -> Any:
+        for _ in range(3):
+            late.extend(add(client, 2_500))
+        return detach(audit, queue, holder)
+
+    with Client(valkey_url) as client:
+        add(client)
+        auditlog.drain(Mirror(Outbox(client), database, "q"))
+        add(client)
+        calls = type(client.calls.audit)
+        detach = calls.detach
+        monkeypatch.setattr(calls, "detach", add_then_detach)
+        switch_off(client, database, "q")
+
+    assert len(late) > BatchLimits().events
+    assert mirrored(database, *late)
+    last = auditlog.rows(database, "SELECT type, detail FROM job_event ORDER BY epoch, seq")[-1]
+    assert last["type"] == "policy_changed"
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
