@@ -6,12 +6,15 @@ The process runs alone, or as a child of the supervisor.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib
 import logging
 import multiprocessing
 import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -183,11 +186,11 @@ def _stop_on_signals(worker: Worker, *, supervised: bool) -> None:
 
 
 def _run(main: Any) -> Any:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(main)
-    return uvloop.run(main)
+    run: Callable[[Any], Any] = asyncio.run
+    with contextlib.suppress(ImportError):
+        run = importlib.import_module("uvloop").run
+    # Outside of the block: the error of the import would be the context of each error of a handler.
+    return run(main)
 
 
 def run_child(options: ServeOptions, table: LeaseTable, flow: FlowTable) -> None:

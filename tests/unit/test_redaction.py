@@ -1,12 +1,14 @@
 """Texts of errors. Each goes through the app's redactor. If the redactor fails, the text is left out."""
 
 import json
+import sys
 
 import pytest
 
 from rq_core import App
 from rq_core.app.handlers.redaction import MESSAGE_MAX, describe_error, redacted, redactor_of
 from rq_core.errors import InvalidOption
+from rq_core.process import worker_process
 from tests.kit.secrets import SECRET, broken, redact
 
 
@@ -59,3 +61,22 @@ def test_a_redactor_may_be_given_by_name() -> None:
 def test_an_app_refuses_invalid_redactors(said: str) -> None:
     with pytest.raises(InvalidOption, match="redact"):
         redactor_of(said)
+
+
+def test_the_traceback_of_a_handler_does_not_show_that_uvloop_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Checks the loop of a worker's process: errors within it must not have the error of an import as their context."""
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    told: list[str] = []
+
+    async def main() -> None:
+        try:
+            raise ZeroDivisionError  # noqa: TRY301 - for its traceback
+        except ZeroDivisionError as error:
+            told.append(describe_error(error))
+
+    worker_process._run(main())
+
+    assert "ZeroDivisionError" in told[0]
+    assert "uvloop" not in told[0]
