@@ -1,7 +1,7 @@
 --[[ save: the holder of a claim saves what steps of durable jobs have returned, or says which steps it begins, or takes what
 its jobs wait for.
 
-An entry is one step, wait or sleep of a job; WHAT is begin or save, wait or sleep, or take. The worker numbers a job's entries 1, 2, 3… A new entry has the
+An entry is one step, wait or sleep of a job; WHAT is begin or save, wait or sleep, take, or move. The worker numbers a job's entries 1, 2, 3… A new entry has the
 next number; a step that was begun is saved under the number that it has. LIFE is the name of the job's box; a worker
 makes up the life of a job that has no box yet.
 
@@ -13,6 +13,10 @@ A wait (for a signal of its name) and a sleep last until ABOUT: Unix ms, or `+` 
 fixed when the entry is written first. If a signal waits, the oldest one is taken: its value becomes the entry's, in the
 same write. Else, if the moment is over, the entry is saved without a value. Else the answer is `waits`. A `take` saves a
 wait again that had taken signal ABOUT.
+
+A failover may take the box of a claim in force, and a signal may then begin another box. The worker then sends a `move`
+alone, with the LIFE that it knows: the box with the signals gets this name, if it has no entries and at most 1,000
+signals. The worker sends its entries after that.
 
 A record that is not carried out changes nothing.
 

@@ -5,11 +5,11 @@ Meta: audit durable
 Later: backlog_bytes backlog_max_bytes
 Args: each each_count column tails worker
 Uses: call(now now_text) meta(facts fact set_fact) emit(emit) fences(refusal_of) state(read_line write_line field_in count)
-    batch(call_many read_many) digits(digits) box(read_header write_header entry_field mail_field)
+    batch(call_many read_many) digits(digits) box(read_header write_header entry_field mail_field read_signal)
     ripe(read_wait signal_of)
 ]]
 
-local ENTRIES_MAX, BYTES_MAX = 10000, 16777216
+local ENTRIES_MAX, BYTES_MAX, MOVED_MAX = 10000, 16777216, 1000
 local NO_VALUE, FULL = 33, 43   -- `!` and `+`
 
 local lines, headers, values, notes   -- by record: its job's line, the header of its box, what the step returned, the digest
@@ -17,11 +17,12 @@ local said      -- the events in order: neighbours of one type together
 local written   -- fields of `boxes` with their values
 local met       -- life → its box: how many entries it has, the bytes of their values, and what this call writes of it
 local changed   -- lives and boxes that change
-local taken     -- fields of `boxes` that are removed: lists whose last signal is taken
+local taken     -- fields of `boxes` that are removed: lists whose last signal is taken, and boxes that are moved
+local moved     -- the parts of the event about signals whose box is moved
 
 local function reset()
   lines, headers, values, notes = nil, nil, nil, nil
-  said, written, met, changed, taken = nil, nil, nil, nil, nil
+  said, written, met, changed, taken, moved = nil, nil, nil, nil, nil, nil
 end
 
 --- Return the box of a record; or nil, and why the record is refused.
@@ -108,13 +109,23 @@ local function take_signal(box, life, name, mark)
   end
 end
 
---- Take a signal that this claim took before, and that a failover has put back, or has forgotten.
-local function take_again(box, life, name, about)
-  local signal, field = signal_of(name), mail_field(life, about)
-  local text = redis.call('HGET', boxes, field)
+--- Return the first line of the signal that this claim took before under a number, if a failover has put the signal
+--- back; nil if Redis has forgotten it. Return false if another signal has come under this number since then.
+local function signal_again(life, name, about, digest)
+  local text = redis.call('HGET', boxes, mail_field(life, about))
+  local line = text and text:match('^[^\n]*')
+  if line and (line:match('^%S*') ~= signal_of(name) or (field_in(line, ' digest=') or digest) ~= digest) then
+    return false
+  end
+  return line or nil
+end
+
+--- Take a signal again; LINE is its first line, or nil if Redis has forgotten it.
+local function take_again(box, life, name, about, line)
+  local signal = signal_of(name)
   take_signal(box, life, signal, about)
   box.mail = math.max(box.mail, tonumber(about))
-  written[#written + 1], written[#written + 2] = field, text and text:match('^[^\n]*') or signal
+  written[#written + 1], written[#written + 2] = mail_field(life, about), line or signal
 end
 
 --- Note what this call writes of an entry.
@@ -176,9 +187,58 @@ local function await(box, old, record, i)
   return 'waits', till and digits(till) or '-'
 end
 
+--- Give the box of a job another name, if it has only signals: Redis has lost the box LIFE of the claim in force, and a
+--- signal has begun another one since then. The log has the signals again, without their values. Returns why not, if so.
+local function move_box(i, id, fence, life)
+  local line = lines[i]
+  local why = refusal_of(id, line, fence)
+  if why then
+    return why
+  end
+  local job = read_line(line)
+  local old = job.life
+  if not old or old == life then
+    return nil
+  end
+  local header = redis.call('HGET', boxes, old)
+  local entries, bytes, mail = read_header(header)
+  if not header or entries > 0 or headers[i] or mail > MOVED_MAX then
+    return 'other'
+  end
+  local seen = {}
+  local function move(rest)
+    local text = not seen[rest] and redis.call('HGET', boxes, old .. rest)
+    seen[rest] = true
+    if text then
+      taken[#taken + 1], written[#written + 1], written[#written + 2] = old .. rest, life .. rest, text
+    end
+    return text
+  end
+  for number = 1, mail do
+    local mark = digits(number)
+    local text = move('>' .. mark) or ''
+    local name, key = read_signal(text)
+    local value, digest = text:match('\n(.*)$'), field_in(text, ' digest=')
+    move('>' .. name)
+    if key then
+      move('=' .. key)
+    end
+    moved[#moved + 1] = '["' .. id .. '","' .. life .. '",' .. mark .. ',"' .. name .. '",' ..
+      (key and '"' .. key .. '"' or 'null') .. ',' .. digits(#(value or '')) .. ',"' .. (digest or '') .. '"]'
+  end
+  taken[#taken + 1] = old
+  job.life = life
+  changed[#changed + 1] = life
+  changed[#changed + 1] = {id = id, entries = 0, bytes = bytes, mail = mail, job = job, is_new = true}
+  return nil
+end
+
 --- Carry a record out. Returns why it was not carried out, if so, and the number of entries in the box.
 local function carry_out(i)
   local id, fence, life, what, entry, name, about = each(i)
+  if what == 'move' then
+    return move_box(i, id, fence, life), '-'
+  end
   local box, why = box_of(i, id, fence, life)
   if why then
     return why, '-'
@@ -201,8 +261,10 @@ local function carry_out(i)
   end
   local value = values[i] or '!not_json'
   local size = what ~= 'begin' and value:byte() ~= NO_VALUE and #value or 0
-  if what == 'take' and redis.call('HEXISTS', boxes, mail_field(life, about)) == 1 then
-    size = 0   -- the signal's value counts already
+  local signal
+  if what == 'take' then
+    signal = signal_again(life, name, about, notes[i])
+    size = signal and 0 or size   -- the signal's value counts already
   end
   if why == 'conflict' or entry > ENTRIES_MAX or box.bytes + size > BYTES_MAX then
     return why or 'full', digits(has)
@@ -220,7 +282,9 @@ local function carry_out(i)
     text = text .. ' digest=' .. note
     local taken_from
     if what == 'take' then
-      take_again(box, life, name, about)
+      if signal ~= false then
+        take_again(box, life, name, about, signal)
+      end
       text, taken_from = text .. ' from=' .. about, about
     end
     text = text .. (is_kept and '\n' .. value or '')
@@ -235,7 +299,7 @@ end
 local function decide_saves()
   lines, headers = read_many(state, column(1)), read_many(boxes, column(3))
   values, notes = tails()
-  said, written, met, changed, taken = {}, {}, {}, {}, {}
+  said, written, met, changed, taken, moved = {}, {}, {}, {}, {}, {}
   local answer = {}
   for i = 1, each_count do
     local why, has = carry_out(i)
@@ -251,6 +315,7 @@ end
 
 --- Append the events, and write the boxes, and the lines of the jobs whose boxes begin or whose `base` changes.
 local function write_saves()
+  emit('signalled', now, worker, moved, 'the box of the claim was lost')
   for i = 1, #said do
     if said[i].is_saved then
       emit('step_saved', now_text, worker, said[i].records)

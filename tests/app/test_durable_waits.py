@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -23,6 +24,7 @@ from rq_core import (
     testing,
 )
 from rq_core.app.handlers.context import JobContext
+from rq_core.model.keys import queue_keys
 
 ONCE = RetryPolicy(max_attempts=1)
 
@@ -145,6 +147,51 @@ def test_signals_that_arrive_before_the_waits_are_kept_and_taken_in_order(
 
     assert ["succeeded"] == outcomes(fake)
     assert ["step", 0, 1, 2] == did
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["saved", "begun"])
+def test_a_signal_that_begins_a_box_after_a_failover_does_not_repeat_saved_steps(
+    app: App, fake: testing.Fake, did: list[Any], *, begins: bool
+) -> None:
+    """Checks a failover that loses the box of a claim in force. Two signals arrive before the claim's next save."""
+    keys = queue_keys("default")
+
+    def ask(*command: Any) -> Any:
+        return app.client.run(app.client.calls.delivery.ask([list(command)]))[0]
+
+    def charge(key: str) -> str:
+        did.append("charge")
+        if begins:
+            lose()
+        return key
+
+    def lose() -> None:
+        # As a replica that has the claim, and lacks the box, which was begun after the claim.
+        line = ask("HGET", keys("state"), handle.id)
+        ask("HSET", keys("state"), handle.id, re.sub(r" life=\S+", "", line))
+        ask("DEL", keys("boxes"))
+        for value in ("one", "two"):
+            app.signal(handle, "approval", value, key=f"k-{value}")
+
+    @app.task(retry=RetryPolicy(max_attempts=3, base=1.0, jitter=False))
+    async def order() -> None:
+        job = durable()
+        key = await job.key("charge") if not begins else "a key"
+        did.append(await job.options(begin=begins).step("charge", charge, key) == key)
+        if not begins:
+            await job.step("receipt", lose)
+            did.append(await job.key("charge") == key)
+        did.append(await job.wait("approval", str))
+        app.signal(handle, "approval", "again", key="k-one")
+        app.signal(handle, "approval", "three")
+        did.append(await job.wait("approval", str))
+        did.append(await job.wait("approval", str))
+
+    handle = order.enqueue()
+
+    assert ["succeeded"] == outcomes(fake)
+    kept = [True] if begins else [True, True]
+    assert ["charge", *kept, "one", "two", "three"] == did
 
 
 def test_a_wait_returns_none_after_its_timeout(

@@ -311,10 +311,12 @@ def rollback(seed: Seed) -> Scene:
 
 @scene
 def save(seed: Seed) -> Scene:
-    """Save entries in the boxes of two jobs. The first job has no box yet. Two saves are refused."""
-    a, b, c = (seed.running(name) for name in ("h-0", "h-1", "h-2"))
+    """Save entries in the boxes of two jobs. The first job has no box yet. Two saves are refused. A signal has begun the
+    box of a fourth job, and the worker gives it the id of the box that Redis has lost."""
+    a, b, c, d = (seed.running(name) for name in ("h-0", "h-1", "h-2", "h-3"))
     seed.save(b, what="begin", life="1" * 16)
     seed.signal("h-1")
+    seed.signal("h-3", key="k")
     seed.enqueue("waiting")
     seed.attach()
     seed.take_token()
@@ -328,6 +330,7 @@ def save(seed: Seed) -> Scene:
         (b.id, b.fence, "1" * 16, "wait", 2, "approval", ""),
         (b.id, b.fence, "1" * 16, "wait", 3, "approval#2", "+5000"),
         (b.id, b.fence, "1" * 16, "wait", 4, "refusal", "+0"),
+        (d.id, d.fence, "4" * 16, "move", 0, "", ""),
     ]
     values = {2: pack_value('"second"'), 3: pack_value('"charged"', FULL), 4: "!too_large"}
     return Scene("save", _slotted(worker=WORKER), records, values)

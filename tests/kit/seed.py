@@ -245,13 +245,14 @@ class Seed:
         life: str = LIFE,
         entry: int = 1,
         name: str = "charge",
-        what: Literal["begin", "save"] = "save",
+        what: Literal["begin", "save", "move"] = "save",
         value: str = '{"id":1}',
         kept: str = "digest",
         worker: str = WORKER,
     ) -> dict[int, NotSaved]:
-        """Save one entry in the box of each claimed job. With ``what="begin"``, only begin the entry."""
-        packed = "" if what == "begin" else value if value[:1] == "!" else pack_result(value, kept)
+        """Save one entry in the box of each claimed job. With ``what="begin"``, only begin the entry. With
+        ``what="move"``, only give the job's box the id ``life``."""
+        packed = "" if what != "save" else value if value[:1] == "!" else pack_result(value, kept)
         pairs = [(h.id, h.fence) if isinstance(h, Claim) else h for h in steps]
         records = [Saving(i, fence, life, what, entry, name, packed) for i, fence in pairs]
         return self.client.run(save(self.queue, worker, records))

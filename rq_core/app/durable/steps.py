@@ -41,7 +41,7 @@ from rq_core.signals import LeaseLost, StepsSpent
 in_step: Final[ContextVar[bool]] = ContextVar("rq_core_in_step", default=False)
 """True if the function of a step runs in this context. No other step may begin inside it."""
 
-What = Literal["begin", "save", "wait", "sleep", "take"]
+What = Literal["begin", "save", "wait", "sleep", "take", "move"]
 """The kinds of records of a save."""
 AGAIN_MAX: Final = 3
 """Maximum number of times that a save is sent. It is sent again if Redis lacks earlier entries."""
@@ -374,6 +374,12 @@ class Steps:
                     raise self._lost()
                 self._know(box)
                 continue
+            if worst.why == "other":
+                # A failover took the box that this claim knows, and a signal has begun another one.
+                moved = await self.home.save([self._saving("move", 0, "", "")])
+                worst = moved.get(0, NotSaved("behind", 0))
+                if worst.why in ("stale", "gone"):
+                    raise self._lost()
             if worst.why != "behind" or worst.has is None:
                 break
             # A failover took entries: this claim knows them, and no other worker may write.

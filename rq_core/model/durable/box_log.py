@@ -97,9 +97,11 @@ class LoggedBox:
             return
         number, value = facts["entry"], facts.get("value")
         if message is not None:
-            self.taken.add(message)
             signal = self.signals.get(message)
-            value = value or (signal and signal.facts.get("value"))
+            if signal is None or signal.facts["digest"] == facts["digest"]:
+                self.taken.add(message)
+                value = value or (signal and signal.facts.get("value"))
+            # Else Redis forgot the signal and the take, and gave the number to another signal.
         self.steps[number] = step_of(event, at_ms, facts)._replace(value=value)
         self.sizes[number] = facts.get("bytes")
 

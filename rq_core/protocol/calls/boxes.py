@@ -20,8 +20,9 @@ class Saving(NamedTuple):
     id: str
     fence: str
     life: str
-    what: Literal["begin", "save", "wait", "sleep", "take"]
-    """The kind of the record. With ``take``, Redis saves again a wait that has already taken a signal."""
+    what: Literal["begin", "save", "wait", "sleep", "take", "move"]
+    """The kind of the record. With ``take``, Redis saves again a wait that has already taken a signal. With ``move``, Redis
+    names the job's box ``life``: a signal began the box after Redis had lost the box that the claim knows."""
     entry: int
     name: str
     packed: str = ""

@@ -30,7 +30,10 @@ def send(row: EventRow, record: Record) -> Iterator[Fault]:
     """Apply an event ``signalled`` to its job, and yield the event's faults."""
     facts, mail = facts_in(row[10]), record.mail
     if record.life is not None and facts["life"] != record.life:
-        yield "I21", f"is in box {facts['life']}, the job's is {record.life}"
+        if _is_moved(row, record):
+            record.entries = None
+        else:
+            yield "I21", f"is in box {facts['life']}, the job's is {record.life}"
         record.mail = mail = None
     record.life = facts["life"]
     yield from judge_value(facts, "I21")
@@ -55,6 +58,16 @@ def send(row: EventRow, record: Record) -> Iterator[Fault]:
         each and each.kind == "wait" and signal_of(each.name) == name for each in entries
     ):
         mail.must_wake = True
+
+
+def _is_moved(row: EventRow, record: Record) -> bool:
+    """Return whether the worker of the claim in force has given the job's box another id.
+
+    Redis had lost the box of the claim, and a signal had begun another one. The claim is older than the epoch. Which
+    entries and signals the lost box had is not judged.
+    """
+    is_holder = record.worker is not None and row[8] == record.worker
+    return is_holder and not record.entries and _is_older(record.fence, row[1])
 
 
 def forget_box_put_back(row: EventRow, facts: Facts, record: Record) -> None:
@@ -118,9 +131,11 @@ def end_wait(row: EventRow, facts: Facts, record: Record, *, is_again: bool) -> 
     if is_again:
         return
     if message is not None:
-        if message > mail.sent and _is_older(facts.get("fence"), row[1]):
+        is_another = mail.digests.get(message, facts.get("digest")) != facts.get("digest")
+        if (message > mail.sent or is_another) and _is_older(facts.get("fence"), row[1]):
             # Redis forgot the signal and the take. The worker, whose claim is older than the epoch, put the take back.
-            mail.sent = message
+            # Another signal may have the number since then, and waits.
+            mail.sent = max(mail.sent, message)
             return
         first = mail.oldest(name)
         if message not in mail.names.get(signal_of(name), ()):

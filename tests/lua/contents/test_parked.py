@@ -2,9 +2,10 @@
 
 import pytest
 
+from rq_core.model.result_encoding import pack_result
 from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls.boxes import NotSaved, Sent, look_again
-from tests.kit.seed import LEASE_MS, LIFE, QUEUE, WORKER, Seed
+from tests.kit.seed import LEASE_MS, LIFE, NO_FENCE, QUEUE, WORKER, Seed
 from tests.lua.contents.entries import T, entry
 
 LINE = f"parked task=t priority=critical life={LIFE} claim=1 seq=1"
@@ -181,11 +182,103 @@ def test_a_taken_signal_that_a_failover_put_back_is_taken_again(seed: Seed) -> N
     seed.control.delete(seed.keys("boxes"))
     seed.control.hset(seed.keys("boxes"), mapping=before)
 
-    assert {} == seed.wait(claim, "1", what="take", value="7")
+    assert {} == seed.wait(claim, "1", what="take", value=pack_result("7"))
 
     boxes = seed.snapshot()["boxes"]
     assert f"{LIFE}>approval" not in boxes
     assert boxes[LIFE] == "job=a entries=1 bytes=1 mail=1"
+
+
+def box_of(seed: Seed, job_id: str = "a") -> str:
+    """Return the id of the box that the job's state line names."""
+    line = seed.snapshot()["state"][job_id]
+    return str(line.partition(" life=")[2].partition(" ")[0])
+
+
+def test_a_box_that_a_signal_began_gets_the_id_of_the_lost_box_of_the_claim(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.signal("a", key="k", value="7")
+    seed.signal("a", name="refusal")
+    seed.signal("a", value="8")
+    old, before = box_of(seed), seed.snapshot()["boxes"]
+
+    changes = seed.changes(lambda: seed.save(claim, what="move", entry=0, name=""))
+
+    moved = {name: (text, None) for name, text in before.items()}
+    moved |= {name.replace(old, LIFE): (None, text) for name, text in before.items()}
+    assert changes["boxes"] == moved
+    line = f"running task=t priority=critical life={old} claim=1 fence={T}-2 by=w-1 seq=1 since={T}"
+    assert changes["state"] == {"a": (line, line.replace(old, LIFE))}
+    signals = [(1, "approval", '"k"', 1, "7"), (2, "refusal", "null", 2, "{}")]
+    said = [
+        f'["a","{LIFE}",{number},"{name}",{key},{size},"{digest_of(value)}"]'
+        for number, name, key, size, value in [*signals, (3, "approval", "null", 1, "8")]
+    ]
+    (at, told) = entry(6, "signalled", f"[{','.join(said)}]")
+    assert changes["outbox"] == [(at, {**told, "why": "the box of the claim was lost"})]
+
+    assert {} == seed.save(claim)
+    assert [Sent("known", 1)] == seed.signal("a", key="k", value="7")
+    assert {} == seed.wait(claim, entry=2)
+    assert {} == seed.wait(claim, entry=3, name="approval#2")
+    entries = [seed.snapshot()["boxes"][f"{LIFE}|{number}"] for number in (2, 3)]
+    assert ["7", "8"] == [text.partition("\n")[2] for text in entries]
+
+
+def test_a_box_is_not_moved_by_a_stale_worker_nor_over_another_box(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.signal("a")
+    seed.control.hset(seed.keys("boxes"), "0" * 16, "job=b entries=1 bytes=0")
+    before = seed.snapshot()["boxes"]
+
+    for held, worker, life, why in (
+        (("a", NO_FENCE), WORKER, LIFE, "stale"),
+        (("a", claim.fence), "w-2", LIFE, "stale"),
+        (("nobody", claim.fence), WORKER, LIFE, "gone"),
+        (("a", claim.fence), WORKER, "0" * 16, "other"),
+    ):
+        refused = seed.save(held, worker=worker, what="move", entry=0, name="", life=life)
+        assert {0: NotSaved(why, None)} == refused
+    assert before == seed.snapshot()["boxes"]
+    seed.control.hdel(seed.keys("boxes"), "0" * 16)
+
+
+def test_a_box_with_entries_or_with_over_1000_signals_is_not_moved(seed: Seed) -> None:
+    claim, crowded = seed.running("a"), seed.running("b")
+    seed.save(claim)
+    seed.signal("b")
+    header, other = "job=b entries=0 bytes=2 mail=", "1" * 16
+    boxes = seed.keys("boxes")
+    seed.control.hset(boxes, box_of(seed, "b"), header + "1001")
+    before = seed.snapshot()["boxes"]
+
+    refused = {0: NotSaved("other", None)}
+    for held in (claim, crowded):
+        assert refused == seed.save(held, what="move", entry=0, name="", life=other)
+    assert before == seed.snapshot()["boxes"]
+    seed.control.hset(boxes, box_of(seed, "b"), header + "1")
+    assert {} == seed.save(claim, what="move", entry=0, name=""), "it has this id already"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("approval", "8"), ("refusal", "7")], ids=["value", "name"]
+)
+def test_another_signal_with_the_number_of_a_forgotten_one_still_waits(
+    seed: Seed, name: str, value: str
+) -> None:
+    """Redis forgot signal 1 and the wait that took it. The worker saves the wait again."""
+    claim = seed.running("a")
+    seed.wait(claim, name=name, entry=1)
+    seed.signal("a", name=name, value=value)
+
+    packed = pack_result("7")
+    assert {} == seed.wait(claim, "1", what="take", name="approval#2", entry=2, value=packed)
+
+    boxes = seed.snapshot()["boxes"]
+    assert ("1", value) == (boxes[f"{LIFE}>{name}"], boxes[f"{LIFE}>1"].partition("\n")[2])
+    assert boxes[LIFE] == "job=a entries=2 bytes=2 mail=1"
+    assert {} == seed.wait(claim, name=name)
+    assert value == seed.snapshot()["boxes"][f"{LIFE}|1"].partition("\n")[2]
 
 
 def test_the_signals_of_a_box_are_removed_with_the_box(seed: Seed) -> None:

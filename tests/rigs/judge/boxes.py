@@ -91,6 +91,8 @@ class Boxes:
             yield from self._claim(entry, facts, record)
             yield from self._written(entry, event.job_id, facts)
         elif entry.event is Event.SIGNALLED:
+            if record is not None and record.worker == entry.by:
+                self._move(event.job_id, facts["life"])
             yield from self._signalled(event.job_id, facts)
         elif entry.event is Event.PARKED:
             yield from self._parks(entry, event)
@@ -127,6 +129,12 @@ class Boxes:
         is_other = known != life or box.job_id != job_id
         return box, [f"I20: the box is {life}, and the job has box {known}"] if is_other else []
 
+    def _move(self, job_id: str, life: str) -> None:
+        """Give a job's box, which a signal began, the id of the box that Redis had lost. The signals are said again."""
+        box = self.box_of(job_id)
+        if self.has_lost and box is not None and not box.entries:
+            self.lives[job_id] = life
+
     def _written(self, entry: Entry, job_id: str, facts: Mapping[str, Any]) -> Wrong:
         box, wrong = self._box(job_id, facts["life"])
         yield from wrong
@@ -161,6 +169,8 @@ class Boxes:
                 if not self.has_lost:
                     yield f"I21: {name} takes signal {number}, which does not wait"
                 return
+            if self.has_lost and box.signals[number] != facts["digest"]:
+                return  # Redis forgot the signal, and gave its number to another one, which waits.
             if number != mail[0] and not self.has_lost:
                 yield f"I21: {name} takes signal {number} before {mail[0]}"
             mail.remove(number)
