@@ -332,7 +332,7 @@ local function write_saves()
       rewritten[#rewritten + 1], rewritten[#rewritten + 2] = box.id, write_line(box.job)
     end
   end
-  call_many('HDEL', boxes, taken)
   call_many('HSET', boxes, written)
   call_many('HSET', state, rewritten)
+  call_many('HDEL', boxes, taken)   -- last: the list of a signal that was taken before the last one is written, too
 end

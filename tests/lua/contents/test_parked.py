@@ -4,7 +4,7 @@ import pytest
 
 from rq_core.model.result_encoding import pack_result
 from rq_core.model.unique_names import digest_of
-from rq_core.protocol.calls.boxes import NotSaved, Sent, look_again
+from rq_core.protocol.calls.boxes import NotSaved, Saving, Sent, look_again, save
 from tests.kit.seed import LEASE_MS, LIFE, NO_FENCE, QUEUE, WORKER, Seed
 from tests.lua.contents.entries import T, entry
 
@@ -187,6 +187,26 @@ def test_a_taken_signal_that_a_failover_put_back_is_taken_again(seed: Seed) -> N
     boxes = seed.snapshot()["boxes"]
     assert f"{LIFE}>approval" not in boxes
     assert boxes[LIFE] == "job=a entries=1 bytes=1 mail=1"
+
+
+def test_two_taken_signals_that_a_failover_put_back_are_taken_again_in_one_call(seed: Seed) -> None:
+    claim = seed.running("a")
+    for value in ("7", "8"):
+        seed.signal("a", value=value)
+    life = box_of(seed)
+    before = seed.control.hgetall(seed.keys("boxes"))
+    seed.wait(claim, life=life)
+    seed.wait(claim, life=life, entry=2, name="approval#2")
+    seed.control.delete(seed.keys("boxes"))
+    seed.control.hset(seed.keys("boxes"), mapping=before)
+
+    takes = [
+        Saving("a", claim.fence, life, "take", number, name, pack_result(value), str(number))
+        for number, name, value in ((1, "approval", "7"), (2, "approval#2", "8"))
+    ]
+    assert {} == seed.client.run(save(QUEUE, WORKER, takes))
+
+    assert f"{life}>approval" not in seed.snapshot()["boxes"]
 
 
 def box_of(seed: Seed, job_id: str = "a") -> str:
