@@ -188,12 +188,13 @@ local function await(box, old, record, i)
 end
 
 --- Give the box of a job another name, if it has only signals: Redis has lost the box LIFE of the claim in force, and a
---- signal has begun another one since then. The log has the signals again, without their values. Returns why not, if so.
+--- signal has begun another one since then. The log has the signals again, at this moment and without their values. Returns
+--- why not, if so.
 local function move_box(i, id, fence, life)
   local line = lines[i]
-  local why = refusal_of(id, line, fence)
-  if why then
-    return why
+  local refused = refusal_of(id, line, fence)
+  if refused then
+    return refused
   end
   local job = read_line(line)
   local old = job.life
@@ -210,6 +211,7 @@ local function move_box(i, id, fence, life)
     local text = not seen[rest] and redis.call('HGET', boxes, old .. rest)
     seen[rest] = true
     if text then
+      text = text:gsub('^(%S+ at=)%d+', '%1' .. now_text, 1)
       taken[#taken + 1], written[#written + 1], written[#written + 2] = old .. rest, life .. rest, text
     end
     return text

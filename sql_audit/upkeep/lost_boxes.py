@@ -74,6 +74,7 @@ def boxes_in(
     is used.
     """
     found: defaultdict[tuple[str, str], FoldedBox] = defaultdict(FoldedBox)
+    values: dict[tuple[Any, str], str | None] = {}
     for row in sorted(rows, key=lambda row: not in_any(OutboxId(row[1], row[2]), orphaned)):
         if row[4] not in BOX_EVENTS or (intake := rebuild.intake_of(row)) is None:
             continue
@@ -86,9 +87,9 @@ def boxes_in(
             continue
         if row[4] == Event.SIGNALLED:
             box.mail.lost.discard(message)
-            before = signals.get(message)
-            if before is not None and before.facts["digest"] == facts["digest"]:
-                facts["value"] = facts.get("value") or before.facts.get("value")
+            # A signal that is said again, perhaps in another box of the job, may lack its value.
+            value = facts["value"] = facts.get("value") or values.get((row[6], facts["digest"]))
+            values[row[6], facts["digest"]] = value
             signals[message] = LoggedSignal(at_ms, facts)
             continue
         number, is_saved = facts["entry"], row[4] == Event.STEP_SAVED

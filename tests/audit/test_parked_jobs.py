@@ -68,6 +68,52 @@ def test_replay_accepts_a_job_that_is_parked_and_woken_in_a_true_log() -> None:
     assert [] == [each for each in told(log) if each[0] != "I19"]
 
 
+def moved(log: MemoryWriter, by: str = "w-1", *, is_lost: bool = True) -> str:
+    """Send a signal to a running job whose box Redis has lost. The signal begins a box, which the worker ``by`` moves.
+
+    Return the fence of the claim. If ``is_lost`` is false, nothing was lost.
+    """
+    fence = running(log)
+    if is_lost:
+        log.begin(log.now_ms + 1, "replid_changed", fence)
+    log.jobs("signalled", ["a", "0" * 16, 1, "ok", None, 8, E], by="ann")
+    log.jobs("signalled", ["a", LIFE, 1, "ok", None, 8, E], by=by)
+    return fence
+
+
+def test_replay_accepts_a_box_that_gets_the_id_of_the_box_that_redis_lost() -> None:
+    log = MemoryWriter()
+    fence = moved(log)
+    save(log, fence, 1, "charge")
+    take(log, fence, 2, "ok", 1, E)
+    take(log, fence, 3, "ok#2", 2)
+    log.jobs("succeeded", ["a", fence])
+
+    assert [] == told(log)
+
+
+@pytest.mark.parametrize(("by", "is_lost"), [("w-2", True), ("w-1", False)])
+def test_replay_reports_a_box_of_another_id_that_no_loss_explains(
+    by: str, *, is_lost: bool
+) -> None:
+    log = MemoryWriter()
+    moved(log, by, is_lost=is_lost)
+
+    assert [("I21", f"is in box {LIFE}, the job's is {'0' * 16}")] == told(log)
+
+
+def test_replay_accepts_a_wait_put_back_whose_signal_number_another_signal_has() -> None:
+    log = MemoryWriter()
+    fence = running(log)
+    log.begin(log.now_ms + 1, "replid_changed", fence)
+    begin(log, fence, 1, "no", "wait")
+    send(log, 1)
+    take(log, fence, 2, "ok#2", 1, E)
+    take(log, fence, 3, "ok", 1)
+
+    assert [] == told(log)
+
+
 def first_signal_again(log: MemoryWriter, _: str) -> None:
     send(log, 1)
     wake(log, 2)

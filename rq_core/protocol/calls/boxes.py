@@ -21,8 +21,8 @@ class Saving(NamedTuple):
     fence: str
     life: str
     what: Literal["begin", "save", "wait", "sleep", "take", "move"]
-    """The kind of the record. With ``take``, Redis saves again a wait that has already taken a signal. With ``move``, Redis
-    names the job's box ``life``: a signal began the box after Redis had lost the box that the claim knows."""
+    """The kind of the record. With ``take``, Redis saves again a wait that has already taken a signal. With ``move``,
+    Redis gives the job's box the id ``life``: it lost the claim's box, and a signal has begun another one."""
     entry: int
     name: str
     packed: str = ""

@@ -209,6 +209,54 @@ def test_the_signals_of_a_job_that_has_never_run_are_put_back(
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_a_signal_after_a_loss_leaves_the_log_true_and_is_restored_in_the_box_of_the_claim(
+    start_redis: Callable[..., RedisServer], database: Database, *, is_restored: bool
+) -> None:
+    """Redis forgets the box of a running job, and a signal begins another box before the next save."""
+    server = start_redis()
+    with Client(server.url) as client:
+        client.run(client.calls.enqueue.many([job("order")]))
+        fence = claim(client, 1)["order"]
+        drain(client, database)
+        with server.client() as control:
+            control.save()
+        step = Saving("order", fence, LIFE, "save", 1, "charge", pack_result("7", "full"))
+        assert not client.run(save(QUEUE, "w-1", [step]))
+        drain(client, database)
+        server.kill()
+        server.start()
+        client.run(client.calls.delivery.handshake(QUEUE))
+        assert Sent("sent", 1) == signal(client, "approval", "true", "k")
+        assert Sent("sent", 2) == signal(client, "approval", "false")
+        drain(client, database)
+        assert_agree(client, database, LogVerdict.HOLDS)
+
+        move = Saving("order", fence, LIFE, "move", 0, "")
+        assert {0: NotSaved("other", None)} == client.run(save(QUEUE, "w-1", [step]))
+        assert not client.run(save(QUEUE, "w-1", [move]))
+        assert not client.run(save(QUEUE, "w-1", [step]))
+        assert not wait(client, fence, 2, "approval")
+        assert Sent("known", 1) == signal(client, "approval", "true", "k")
+        drain(client, database)
+        assert_agree(client, database, LogVerdict.HOLDS)
+        before = boxes(client)
+        assert LIFE in before
+        if is_restored:
+            flush(client)
+            drain(client, database)
+            assert restore_jobs(client, database, QUEUE, by="ada").complete
+            assert before == boxes(client)
+            fence = claim(client, 1)["order"]
+        assert not wait(client, fence, 3, "approval#2")
+        box = client.run(client.calls.reads.box(QUEUE, "order", fence, "w-1"))
+        assert box is not None
+        assert ["7", "true", "false"] == [entry.value for entry in box.entries]
+        complete(client, {"order": fence})
+        drain(client, database)
+        assert_agree(client, database, LogVerdict.HOLDS)
+
+
 def taken_and_forgotten(client: Client, database: Database, server: RedisServer) -> None:
     """Let a job take the signal `approval` and save a step. Then set Redis back: the job waits for `approval` again."""
     client.run(client.calls.enqueue.many([job("order")]))

@@ -221,11 +221,15 @@ def test_a_box_that_a_signal_began_gets_the_id_of_the_lost_box_of_the_claim(seed
     seed.signal("a", name="refusal")
     seed.signal("a", value="8")
     old, before = box_of(seed), seed.snapshot()["boxes"]
+    seed.advance(5)
 
     changes = seed.changes(lambda: seed.save(claim, what="move", entry=0, name=""))
 
     moved = {name: (text, None) for name, text in before.items()}
-    moved |= {name.replace(old, LIFE): (None, text) for name, text in before.items()}
+    moved |= {
+        name.replace(old, LIFE): (None, text.replace(f" at={T}", f" at={T + 5}"))
+        for name, text in before.items()
+    }
     assert changes["boxes"] == moved
     line = f"running task=t priority=critical life={old} claim=1 fence={T}-2 by=w-1 seq=1 since={T}"
     assert changes["state"] == {"a": (line, line.replace(old, LIFE))}
@@ -234,7 +238,7 @@ def test_a_box_that_a_signal_began_gets_the_id_of_the_lost_box_of_the_claim(seed
         f'["a","{LIFE}",{number},"{name}",{key},{size},"{digest_of(value)}"]'
         for number, name, key, size, value in [*signals, (3, "approval", "null", 1, "8")]
     ]
-    (at, told) = entry(6, "signalled", f"[{','.join(said)}]")
+    (at, told) = entry(6, "signalled", f"[{','.join(said)}]", at=T + 5)
     assert changes["outbox"] == [(at, {**told, "why": "the box of the claim was lost"})]
 
     assert {} == seed.save(claim)

@@ -10,7 +10,7 @@ it at once. If it has not ended, a second call parks the job. Three signals arri
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tests.rigs.durable.checker import Searched, Unsafe
 
@@ -41,6 +41,15 @@ class Job(NamedTuple):
     asks_mail: bool = False
     """True if the job is parked for an entry that waits for a message."""
     has_time: bool = False
+    life: int = 0
+    """The id of the job's box, or 0 if the job has no box. A worker takes its fence as the id of a new box.
+
+    It is always 0 in a world without a failover, in which no box is lost.
+    """
+
+
+SENDERS: Final = -1
+"""The id of a box that a signal has begun."""
 
 
 class Worker(NamedTuple):
@@ -52,6 +61,8 @@ class Worker(NamedTuple):
     at: int = 0
     """The entry to which the call of the worker belongs."""
     value: str = ""
+    life: int = 0
+    """The id of the job's box, as the worker knows it."""
 
 
 class History(NamedTuple):
@@ -146,10 +157,10 @@ class Waits(Searched[History]):
         The world only compares fences for equality. So it can use small fences again, and the number of states stays
         finite.
         """
-        known = {each.fence for each in history.workers}
+        known = {number for each in history.workers for number in (each.fence, each.life)}
         for job in (history.job, history.past):
             if job is not None:
-                known |= {job.fence, *(entry.begun for entry in job.entries if entry)}
+                known |= {job.fence, job.life, *(entry.begun for entry in job.entries if entry)}
         fence = 1
         while fence in known:
             fence += 1
@@ -173,7 +184,9 @@ class Waits(Searched[History]):
         keys = tuple(sorted({*job.keys, key}))
         if job.state == "running" and self.has("a running job gets no message"):
             return job._replace(keys=keys)
-        job = job._replace(mail=(*job.mail, key), keys=keys)
+        job = job._replace(
+            mail=(*job.mail, key), keys=keys, life=(job.life or SENDERS) if self.fails_over else 0
+        )
         return job if self.has("signal does not wake") else self.ripe(job)
 
     def due(self, job: Job) -> Job:
@@ -208,7 +221,9 @@ class Waits(Searched[History]):
         """Yield each possible result of a worker's next call as (job, worker). None means that the worker has left the
         job."""
         if worker.does == "load":
-            yield job, worker._replace(does="run", memory=job.entries) if holds else None
+            life = (job.life or worker.fence) if self.fails_over else 0
+            loaded = worker._replace(does="run", memory=job.entries, life=life)
+            yield job, loaded if holds else None
         elif worker.does == "run":
             yield job, self.next_call(worker)
         elif worker.does == "over":
@@ -219,12 +234,8 @@ class Waits(Searched[History]):
                 yield job, None
         elif worker.does == "park":
             yield self.park(job, worker, holds=holds), None
-        elif (
-            holds
-            and (missing := self.missing(job, worker))
-            and not self.has("nothing that Redis forgot is put back")
-        ):
-            yield self.put_back(job, worker, missing), worker
+        elif holds and (mended := self.mended(job, worker)) is not None:
+            yield mended
         elif worker.does == "save":
             unfenced = self.has("save without the fence") and job.state != "gone"
             if holds or unfenced:
@@ -233,6 +244,31 @@ class Waits(Searched[History]):
                 yield job, None
         else:
             yield from self.take(job, worker, holds=holds)
+
+    def mended(self, job: Job, worker: Worker) -> tuple[Job, Worker] | None:
+        """Return the result of a call that brings the job's box to what the worker knows of it; None if it is so."""
+        if job.life != worker.life:
+            return self.of_other_box(job, worker)
+        missing = self.missing(job, worker)
+        if not missing or self.has("nothing that Redis forgot is put back"):
+            return None
+        return self.put_back(job, worker, missing), worker
+
+    def of_other_box(self, job: Job, worker: Worker) -> tuple[Job, Worker]:
+        """Return the result of a save if the job has no box, or another one than the worker knows: a signal began it.
+
+        A worker that knows no entries loads the box. Any other worker gives the box the id that it knows.
+        """
+        if not job.life:
+            return job._replace(life=worker.life), worker
+        if not any(worker.memory):
+            return job, worker._replace(does="load", memory=(), at=0, value="", life=0)
+        if self.has("a box that a signal began is not moved") or any(job.entries):
+            raise Unsafe("a worker that holds the claim cannot save what it has done")
+        moved = job._replace(life=worker.life)
+        return (
+            moved._replace(mail=()) if self.has("a moved box leaves its mail") else moved
+        ), worker
 
     @staticmethod
     def goes_on(worker: Worker, value: str) -> Worker:

@@ -48,6 +48,10 @@ OF_WAITS: Final = (
 )
 OF_SLEEPS: Final = ("a retry begins a sleep anew", "a time that is over empties the mail")
 OF_FAILOVERS: Final = ("nothing that Redis forgot is put back",)
+OF_MOVED_BOXES: Final = (
+    "a box that a signal began is not moved",
+    "a moved box leaves its mail",
+)
 OF_BOXES: Final = (
     "the end forgets the box",
     "tidy asks for the id's box",
@@ -101,6 +105,10 @@ SHORT: Final[dict[str, Kind]] = {
     "two waits, and a failover": Kind(
         lambda planted: Waits(planted, fails_over=True, program=(WAIT, TIMED), signals=("k1",)),
         OF_FAILOVERS,
+    ),
+    "a step and a wait, and a failover that loses the box": Kind(
+        lambda planted: Waits(planted, fails_over=True, program=(STEP, WAIT), signals=("k1", "k2")),
+        OF_MOVED_BOXES,
     ),
     "a box is emptied": Kind(lambda planted: Emptying(planted), OF_BOXES),
     "a join by signals alone": Kind(

@@ -165,12 +165,11 @@ class Boxes:
             if number in box.taken:
                 yield f"I21: signal {number} is taken twice"
             box.taken.add(number)
-            if number not in mail:
+            if number not in mail or (self.has_lost and box.signals[number] != facts["digest"]):
+                # Redis may have forgotten the signal, and given its number to another one.
                 if not self.has_lost:
                     yield f"I21: {name} takes signal {number}, which does not wait"
                 return
-            if self.has_lost and box.signals[number] != facts["digest"]:
-                return  # Redis forgot the signal, and gave its number to another one, which waits.
             if number != mail[0] and not self.has_lost:
                 yield f"I21: {name} takes signal {number} before {mail[0]}"
             mail.remove(number)
