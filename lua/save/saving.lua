@@ -216,8 +216,8 @@ local function move_box(i, id, fence, life)
     end
     return text
   end
-  for number = 1, mail do
-    local mark = digits(number)
+  for n = 1, mail do
+    local mark = digits(n)
     local text = move('>' .. mark) or ''
     local name, key = read_signal(text)
     local value, digest = text:match('\n(.*)$'), field_in(text, ' digest=')
