@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sql_audit.proof.replay.replay import Replay
 from tests.audit.test_replay import of_queue, replay, tell, the_violation
 from tests.kit.story import MemoryWriter
 
@@ -145,3 +146,218 @@ def test_replay_reports_a_probe_that_excepted_errors_did_not_end(log: MemoryWrit
     story.claim("d", 31_600)
 
     assert replay(log).violations == []
+
+
+# Pauses that no failures explain.
+
+
+def open_with(log: MemoryWriter, *failed: tuple[str, int]) -> Story:
+    """Let ``a``, ``b`` and ``c`` run, and let some of them fail: pairs of (job, ms)."""
+    story = Story(log)
+    for job_id in "abc":
+        story.claim(job_id, 0)
+    for job_id, ms in failed:
+        story.fail(job_id, ms)
+    return story
+
+
+def forged_pause(story: Story, ms: int = 1_000, until_ms: int = 31_000) -> None:
+    story.pause("b", ms, until_ms)
+    story.fail("b", ms)
+    story.succeed("c", ms + 1)
+
+
+def test_replay_reports_a_pause_at_too_few_failures(log: MemoryWriter) -> None:
+    forged_pause(open_with(log))
+
+    found = the_violation(log)
+    assert (found.invariant, found.job_id, found.event) == ("I3", "b", "scope_paused")
+    assert found.says == f"pauses {SCOPE} at failure 1, and it allows 2"
+
+
+def test_replay_reports_a_pause_that_only_failures_before_the_window_explain(
+    log: MemoryWriter,
+) -> None:
+    forged_pause(open_with(log, ("a", 500)), 60_500, 90_500)
+
+    assert the_violation(log).says == f"pauses {SCOPE} at failure 1, and it allows 2"
+
+
+@pytest.mark.parametrize("until_ms", [30_990, 31_010])
+def test_replay_reports_a_pause_that_is_not_as_long_as_the_cooldown(
+    log: MemoryWriter, until_ms: int
+) -> None:
+    forged_pause(open_with(log, ("a", 500)), until_ms=until_ms)
+
+    says = f"pauses {SCOPE} for {until_ms - 1_000} ms, and must for 30000"
+    assert the_violation(log).says == says
+
+
+def test_replay_reports_a_pause_by_an_error_that_the_breaker_excepts(log: MemoryWriter) -> None:
+    story = open_with(log, ("a", 500))
+    story.pause("b", 1_000, 31_000)
+    story.fail("b", 1_000, FAMILY)
+
+    assert the_violation(log).says == f"pauses {SCOPE} by an error that its breaker does not count"
+
+
+def test_replay_reports_a_pause_by_another_job_than_the_probe(log: MemoryWriter) -> None:
+    story = Story(log)
+    story.open_circuit()
+    story.pause("c", 2_000, 32_000)
+    story.fail("c", 2_000)
+
+    assert "is paused already" in the_violation(log).says
+
+
+def test_replay_accepts_two_failures_of_one_call_in_either_order(log: MemoryWriter) -> None:
+    """The events of a call begin with its pauses, whichever job of it failed first."""
+    story = open_with(log)
+    story.pause("a", 1_000, 31_000)
+    log.now_ms = BEGIN_MS + 999
+    error = {"type": "E", "message": "no"}
+    told = [[job_id, story.fences[job_id], None, 1, error] for job_id in "ab"]
+    log.jobs("retried", *told)
+    log.now_ms = BEGIN_MS + 999
+    story.failures["c"] = 0
+    story.fail("c", 1_000)
+
+    assert replay(log).violations == []
+
+
+# Pauses of handlers.
+
+
+def test_replay_accepts_a_pause_of_a_handler_that_gives_its_job_back(log: MemoryWriter) -> None:
+    story = open_with(log)
+    story.pause("b", 1_000, 1_500)
+    tell_one(log, 1_001, "rolled_back", ["b", story.fences["b"], None, "scope_paused", 0, None])
+    story.claim("d", 1_500)
+
+    assert replay(log).violations == []
+
+
+@pytest.mark.parametrize("end", ["succeed", "fail"])
+def test_replay_reports_a_handlers_pause_whose_job_is_not_given_back(
+    log: MemoryWriter, end: str
+) -> None:
+    story = open_with(log)
+    story.pause("b", 1_000, 1_500)
+    getattr(story, end)("b", 1_600)
+
+    assert f"its claim paused {SCOPE}" in the_violation(log).says
+
+
+def test_replay_reports_a_handlers_pause_of_more_than_a_day(log: MemoryWriter) -> None:
+    story = open_with(log)
+    story.pause("b", 1_000, 1_001 + 86_400_000)
+    tell_one(log, 1_001, "rolled_back", ["b", story.fences["b"], None, "scope_paused", 0, None])
+
+    assert "for longer than a day" in the_violation(log).says
+
+
+# What the log does not show is not judged.
+
+
+def test_replay_judges_no_pause_by_failures_before_the_log_began() -> None:
+    log = MemoryWriter()
+    log.begin(BEGIN_MS - 10, "attached")
+    tell(log, of_queue("cap_changed", FAMILY, "none", "2/60000ms/30000", 2))
+    for job_id in "abcd":
+        log.jobs("enqueued", [job_id, 1, None, "send", "normal", 9, 3, "d", f"2+{SCOPE}"])
+    forged_pause(open_with(log))
+
+    assert replay(log).violations == []
+
+
+def test_replay_judges_pauses_of_an_attached_log_once_a_job_succeeded() -> None:
+    log = MemoryWriter()
+    log.begin(BEGIN_MS - 10, "attached")
+    tell(log, of_queue("cap_changed", FAMILY, "none", "2/60000ms/30000", 2))
+    for job_id in "abcd":
+        log.jobs("enqueued", [job_id, 1, None, "send", "normal", 9, 3, "d", f"2+{SCOPE}"])
+    story = Story(log)
+    story.claim("d", 0)
+    story.succeed("d", 1)
+    story.claim("b", 1)
+    story.claim("c", 1)
+    forged_pause(story, 70_000, 100_000)
+
+    assert the_violation(log).says == f"pauses {SCOPE} at failure 1, and it allows 2"
+
+
+def test_replay_judges_no_failure_after_the_clock_went_back_during_a_pause(
+    log: MemoryWriter,
+) -> None:
+    """Jobs that began before the pause fail in it, and change nothing."""
+    story = Story(log)
+    for job_id in "abcd":
+        story.claim(job_id, 2_000)
+    story.fail("a", 2_500)
+    story.pause("b", 3_000, 33_000)
+    story.fail("b", 3_000)
+    story.fail("c", 1_000)
+    story.fail("d", 1_100)
+
+    assert replay(log).violations == []
+
+
+def test_replay_judges_no_failure_by_a_limit_that_changed_since_the_claim() -> None:
+    """The log does not have the limit of the key, which an operator takes away."""
+    log = MemoryWriter()
+    log.begin(BEGIN_MS - 10, "attached")
+    for job_id in "abcd":
+        log.jobs("enqueued", [job_id, 1, None, "send", "normal", 9, 3, "d", f"2+{SCOPE}"])
+    story = open_with(log)
+    tell(log, of_queue("cap_changed", SCOPE, "2/60000ms/30000", None, 2))
+    for job_id in "abc":
+        story.fail(job_id, 2_000)
+
+    assert replay(log).violations == []
+
+
+def test_replay_counts_failures_of_jobs_that_were_claimed_without_a_limit(
+    log: MemoryWriter,
+) -> None:
+    """Redis counts by the job's lane: the claim need not name the breaker."""
+    tell(log, of_queue("cap_changed", FAMILY, "2/60000ms/30000", "none", 2))
+    story = Story(log)
+    for job_id in "ab":
+        story.claims[job_id] = 1
+        story.fences[job_id] = tell_one(log, 0, "claimed", [job_id, 1, [["queue", None]]])
+    tell(log, of_queue("cap_changed", FAMILY, "none", "2/60000ms/30000", 3))
+    story.fail("a", 500)
+    story.pause("b", 1_000, 31_000)
+    story.fail("b", 1_000)
+    story.claim("c", 31_000)
+
+    assert replay(log).violations == []
+
+
+def test_replay_accepts_two_claims_at_once_after_the_cut_of_a_prune(log: MemoryWriter) -> None:
+    """The prune has removed the probe and its success."""
+    story = Story(log)
+    story.open_circuit()
+    found = replay_up_to_cut(log)
+    story.claim("a", 40_000)
+    story.claim("d", 40_000)
+    found.feed(log.rows[found.events :])
+    found.finish()
+
+    assert found.violations == []
+
+
+def replay_up_to_cut(log: MemoryWriter) -> Replay:
+    at = log.rows[-1]
+    found = Replay(log.queue, pruned_to=(at[1], at[2]))
+    found.feed(list(log.rows))
+    found.pass_cut()
+    return found
+
+
+def test_replay_reports_an_operators_pause_without_a_name(log: MemoryWriter) -> None:
+    log.queue_event("pause_changed", SCOPE, BEGIN_MS + 500)
+    log.rows[-1] = (*log.rows[-1][:8], None, *log.rows[-1][9:])
+
+    says = f"changes the pause of {SCOPE}, and names no operator"
+    assert the_violation(log).says == says

@@ -1,24 +1,57 @@
-"""Replays breakers: whether a job begins only while its scope is open, or alone as the probe of a pause that is over.
+"""Replays breakers: whether a job begins only while its scope is open, or alone as the probe of a pause that is over;
+and whether failures pause a scope when they must, and only then.
 
 The log has each failure, and the event ``scope_paused`` before a failure that pauses a scope. What opens a scope is
-the success of its probe. So the state of each scope follows from the events of its jobs. This module does no I/O.
+the success of its probe. So the state of each scope follows from the events of its jobs.
+
+A scope may be unknown: after a gap, in a pruned or restored log, or if the clock went back. It is known again when the
+log shows its pause or its end, or when a job ends that was claimed since. This module does no I/O.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from rq_core.model.limits.breakers import FAILED_MAX, KEPT_MS
-from rq_core.model.limits.limit import Limit
+from rq_core.model.limits.limit import PAUSE_MAX_MS, Limit
 from rq_core.model.limits.scopes import family_of
+from rq_core.model.table.machine import Event
+from sql_audit.store.job_rows import EventRow
+
+KNOWN_MAX: Final = 100_000
+"""Maximum number of scopes whose failures are remembered."""
 
 _GIVEN_UP: Final = "unknown_"
 """How the reasons of deaths begin that no handler caused."""
+_FAILURES: Final = (Event.RETRIED, Event.DIED)
+
+
+@dataclass(slots=True)
+class Pausing:
+    """An event ``scope_paused`` of the call whose entries are being replayed."""
+
+    scope: str
+    until_ms: int
+    record: object
+    """The record of the job that paused the scope."""
+    row: EventRow
+    was_known: bool
+    """Whether it was known how the scope stood."""
+    before_ms: int | None
+    """Unix ms at which an earlier pause ends; None without one."""
+    is_probe: bool
+    failed: list[int]
+    """Unix ms of the failures before, and of those in the call."""
+    since_ms: int
+    """Unix ms since which all failures are known."""
+    limit: Limit | None = None
+    """The limit in force, once the job's failure was replayed. None: no failure, so the handler paused the scope."""
 
 
 class Breakers:
-    """The state of each breaker's scope at one moment of the replay. A scope without a pause is open."""
+    """The state of each breaker's scope at one moment of the replay. A known scope without a pause is open."""
 
     def __init__(self) -> None:
         self.until: dict[str, int] = {}
@@ -27,23 +60,48 @@ class Breakers:
         """The record of the job that is the probe of a scope."""
         self.failed: dict[str, list[int]] = {}
         """Unix ms of the failures in an open scope."""
+        self.pausing: list[Pausing] = []
+        """The pauses of the call whose entries are being replayed."""
+        self.handled: dict[object, str] = {}
+        """By record of a job: a scope that the job's handler paused in the claim in force."""
+        self.limits: dict[str, Limit] = {}
+        """The limits that the last claims named."""
+        self._since: dict[str, int] = {}
+        """By scope: Unix ms since which all its failures are known."""
+        self._unknown: set[str] = set()
+        self._witnesses: dict[str, object] = {}
+        """The record of a job that was claimed in an unknown scope. If it succeeds, the scope is open."""
+        self.forget()
 
-    def forget(self) -> None:
-        """Forget all states, because the log does not show what happened."""
-        self.until.clear()
-        self.probes.clear()
-        self.failed.clear()
+    def forget(self, *, is_new: bool = False) -> None:
+        """Forget all states, because the log does not show what happened. ``is_new``: no scope has failed yet."""
+        for states in self._states():
+            states.clear()
+        self.limits.clear()
+        self.handled.clear()
+        self.pausing.clear()
+        self._unknown.clear()
+        self._all_known = is_new
+        self._doubt_ms = 0
+
+    def doubt(self, at_ms: int) -> None:
+        """Note that any scope may have had a failure that the log does not show."""
+        self._doubt_ms = at_ms
 
     def begin(
         self, scopes: tuple[tuple[str, Limit], ...], record: object, at_ms: int
     ) -> Iterator[str]:
         """Apply a claim to the breakers that it names, and yield a sentence for each that does not admit the job."""
-        for scope, _ in scopes:
+        for scope, limit in scopes:
+            if not self._all_known:
+                self.limits[scope] = limit
             until_ms = self.until.get(scope)
+            if until_ms is not None and at_ms >= until_ms + KEPT_MS:
+                self._lose(scope)  # Redis may have forgotten the pause.
+                until_ms = None
             if until_ms is None:
-                continue
-            if at_ms >= until_ms + KEPT_MS:
-                self.open(scope)  # Redis may have forgotten the pause.
+                if not self._is_known(scope):
+                    self._witnesses[scope] = record
                 continue
             if at_ms < until_ms:
                 yield f"claimed {until_ms - at_ms} ms before the pause of {scope} ends"
@@ -51,55 +109,192 @@ class Breakers:
                 yield f"claimed while the probe of {scope} runs"
             self.probes[scope] = record
 
-    def open(self, scope: str) -> None:
-        """Let all jobs of a scope begin: an operator resumed it, or its probe succeeded."""
-        self.until.pop(scope, None)
-        self.probes.pop(scope, None)
-        self.failed.pop(scope, None)
+    def open(self, scope: str, since_ms: int = 0) -> None:
+        """Let all jobs of a scope begin: an operator resumed it, or its probe succeeded. The failures since
+        ``since_ms`` (Unix ms) are known.
+        """
+        self._lose(scope)
+        self._unknown.discard(scope)
+        if since_ms or not self._all_known:
+            self._since[scope] = since_ms
+            self._bound(since_ms)
 
-    def pause(self, scope: str, until_ms: int, record: object | None = None) -> bool:
-        """Pause a scope. Return False if an earlier pause ends later. A probe in ``record`` has said what it found."""
-        before = self.until.get(scope, 0)
-        self.until[scope] = max(before, until_ms)
-        self.failed.pop(scope, None)
-        if record is not None and self.probes.get(scope) is record:
-            del self.probes[scope]
-        return until_ms >= before
+    def pause(
+        self, scope: str, until_ms: int, record: object | None = None, row: EventRow = ()
+    ) -> bool:
+        """Pause a scope. Return False if an earlier pause ends later. ``record`` is the job that paused it."""
+        before_ms = self.until.get(scope)
+        if record is not None:
+            failed, is_probe = list(self.failed.get(scope, ())), self.probes.get(scope) is record
+            was_known = before_ms is not None or self._is_known(scope)
+            said = (was_known, before_ms, is_probe, failed, self._since.get(scope, 0))
+            self.pausing.append(Pausing(scope, until_ms, record, row, *said))
+        probe = self.probes.get(scope)
+        self.open(scope)
+        self.until[scope] = max(before_ms or 0, until_ms)
+        if probe is not None:
+            self.probes[scope] = probe
+        return until_ms >= (before_ms or 0)
 
-    def succeed(self, record: object, at_ms: int) -> None:
+    def succeed(
+        self, scopes: tuple[tuple[str, Limit], ...], record: object, at_ms: int
+    ) -> Iterator[str]:
         """Apply the success of a job: that of a probe opens its scope, unless another pause has begun meanwhile."""
-        for scope in [s for s, probe in self.probes.items() if probe is record]:
-            if self.until.get(scope, 0) <= at_ms:
+        for scope, _ in scopes:
+            if self.probes.get(scope) is record and self.until.get(scope, 0) <= at_ms:
                 self.open(scope)
+            elif self._witnesses.get(scope) is record:
+                self.open(scope, at_ms)
+        yield from self.end(record, "succeeds")
 
     def fail(
-        self, scopes: Mapping[str, Limit], record: object, facts: Mapping[str, Any], at_ms: int
+        self,
+        scopes: Mapping[str, Limit | None],
+        record: object,
+        facts: Mapping[str, Any],
+        at_ms: int,
     ) -> Iterator[str]:
-        """Apply a failure, and yield a sentence for each scope that it must have paused and did not.
+        """Apply a failure, and yield a sentence for each scope that it pauses or does not pause wrongly.
 
-        ``scopes`` are the breakers of the job, with their limits in force. ``facts`` are those of the event.
+        ``scopes`` are the breakers of the job, with their limits in force; None: not known. ``facts`` are those of the
+        event.
         """
         if str(facts.get("reason", "")).startswith(_GIVEN_UP):
             return
         excepted = _excepted(facts.get("error"))
         for scope, limit in scopes.items():
-            if family_of(scope) in excepted or not limit.most or limit.window_ms is None:
+            is_excepted = family_of(scope) in excepted
+            pausing = self._pausing_of(scope, record)
+            if limit is None:
+                if scope not in self.until:
+                    self._lose(scope)
+            elif not limit.most or limit.window_ms is None:
                 continue
+            elif pausing is not None:
+                pausing.limit = limit
+                yield from _wrong_pause(pausing, limit, at_ms, is_excepted=is_excepted)
+            if pausing is not None or is_excepted or limit is None:
+                continue
+            for other in self.pausing:
+                if other.scope == scope:
+                    other.failed.append(at_ms)
             if self.probes.get(scope) is record:
                 yield f"is the failure of the probe of {scope}, and does not pause it"
             elif scope not in self.until:
-                since_ms = at_ms - limit.window_ms
-                times = [t for t in self.failed.get(scope, ()) if t > since_ms]
-                times.append(at_ms)
-                self.failed[scope] = times
-                if len(times) >= min(limit.most, FAILED_MAX):
-                    yield f"is failure {len(times)} in {scope}, which allows {limit.most}, and does not pause it"
-                    self.pause(scope, at_ms)
+                yield from self._count(scope, limit, record, at_ms)
+        yield from self.end(record, "fails")
 
-    def release(self, record: object) -> None:
+    def _count(self, scope: str, limit: Limit, record: object, at_ms: int) -> Iterator[str]:
+        """Count a failure in an open scope. Yield a sentence if it must have paused the scope."""
+        if not self._is_known(scope):
+            if self._witnesses.get(scope) is not record:
+                return
+            self.open(scope, at_ms)
+        since_ms = at_ms - (limit.window_ms or 0)
+        times = [t for t in self.failed.get(scope, ()) if t > since_ms]
+        times.append(at_ms)
+        self.failed[scope] = times
+        self._bound(at_ms)
+        if len(times) >= min(limit.most or 0, FAILED_MAX):
+            yield f"is failure {len(times)} in {scope}, which allows {limit.most}, and does not pause it"
+            self.pause(scope, at_ms)
+
+    def end(self, record: object, how: str) -> Iterator[str]:
+        """Yield a sentence if a job ends its claim other than a handler does that pauses a scope."""
+        if self.handled and (scope := self.handled.pop(record, None)) is not None:
+            yield f"{how}, and its claim paused {scope}: a handler that pauses a scope gives its job back"
+
+    def finish_call(self, row: EventRow) -> Iterator[tuple[EventRow, str]]:
+        """Judge the pauses of a call if ``row``, the first of the next entry, is not of this call. Yield the row and a
+        sentence for each pause that too few failures began.
+        """
+        first = self.pausing[0].row
+        if row[4] in _FAILURES and (row[5], row[8]) == (first[5], first[8]):
+            return
+        for pausing in self.pausing:
+            at_ms, limit = pausing.row[5], pausing.limit
+            if limit is None:
+                self.handled[pausing.record] = pausing.scope
+                if pausing.until_ms > max(at_ms + PAUSE_MAX_MS, pausing.before_ms or 0):
+                    says = f"pauses {pausing.scope} for longer than a day, and no operator did"
+                    yield pausing.row, says
+                continue
+            after_ms = at_ms - (limit.window_ms or 0)
+            failures = sum(t > after_ms for t in pausing.failed)
+            if (
+                pausing.was_known
+                and pausing.before_ms is None
+                and max(pausing.since_ms, self._doubt_ms) <= after_ms
+                and failures < min(limit.most or 0, FAILED_MAX)
+            ):
+                says = f"pauses {pausing.scope} at failure {failures}, and it allows {limit.most}"
+                yield pausing.row, says
+        self.pausing.clear()
+
+    def release(self, scopes: tuple[tuple[str, Limit], ...], record: object) -> None:
         """Apply the end of a claim: if it was a probe's, the next job of the scope is the probe."""
-        for scope in [s for s, probe in self.probes.items() if probe is record]:
-            del self.probes[scope]
+        for scope, _ in scopes:
+            for states in (self.probes, self._witnesses):
+                if states.get(scope) is record:
+                    del states[scope]
+        self.handled.pop(record, None)
+
+    def change(self, name: str, old: str | None, new: str | None, at_ms: int) -> None:
+        """Apply a change of the limit of a scope or a family."""
+        before, now = (_read(limit) for limit in (old, new))
+        states = (*self._states(), self.limits)
+        for scope in {s for each in states for s in each if name in (s, family_of(s))}:
+            self.limits.pop(scope, None)
+            if before is None or now is None:
+                self._lose(scope)
+            elif before.window_ms == now.window_ms or scope in self.until:
+                continue
+            elif self._is_known(scope):
+                # Redis may have dropped failures that the new window would count.
+                self.open(scope, at_ms)
+
+    def _is_known(self, scope: str) -> bool:
+        return scope not in self._unknown and (self._all_known or scope in self._since)
+
+    def _states(self) -> tuple[dict[str, Any], ...]:
+        return self.until, self.probes, self.failed, self._since, self._witnesses
+
+    def _lose(self, scope: str) -> None:
+        for states in self._states():
+            states.pop(scope, None)
+        if self._all_known:
+            self._unknown.add(scope)
+
+    def _pausing_of(self, scope: str, record: object) -> Pausing | None:
+        found = (p for p in self.pausing if p.scope == scope and p.record is record)
+        return next(found, None)
+
+    def _bound(self, at_ms: int) -> None:
+        """Forget the failures of all scopes if there are too many scopes."""
+        if len(self.failed) > KNOWN_MAX or len(self._since) > KNOWN_MAX:
+            self.failed.clear()
+            self._since.clear()
+            self.doubt(at_ms)
+
+
+def _wrong_pause(pausing: Pausing, limit: Limit, at_ms: int, *, is_excepted: bool) -> Iterator[str]:
+    """Yield a sentence for each fault of the pause that a job's failure began."""
+    scope = pausing.scope
+    if is_excepted:
+        yield f"pauses {scope} by an error that its breaker does not count"
+    else:
+        pausing.failed.append(at_ms)
+    if pausing.before_ms is not None and not pausing.is_probe:
+        yield f"is paused already: {scope}, and the failure of another job than its probe pauses it"
+    least_ms = max(pausing.before_ms or 0, at_ms + limit.burst)
+    if pausing.until_ms < least_ms or (pausing.was_known and pausing.until_ms > least_ms):
+        yield f"pauses {scope} for {pausing.until_ms - at_ms} ms, and must for {least_ms - at_ms}"
+
+
+def _read(limit: str | None) -> Limit | None:
+    """Return the limit of a breaker; None for another limit."""
+    read = None if limit is None else Limit.parse(limit)
+    return read if read is not None and read.most and read.window_ms else None
 
 
 def _excepted(error: Any) -> list[str]:

@@ -18,6 +18,7 @@ from rq_core.model.limits.costs import cost_of
 from rq_core.model.limits.limit import Limit, Spent
 from rq_core.model.limits.scopes import QUEUE, family_of, is_counted, is_rate, scopes_of, unit_of
 from sql_audit.proof.replay.breakers import Breakers
+from sql_audit.store.job_rows import EventRow
 
 TOLERANCE_US: Final = 1_000
 """Microseconds by which a claim may be too early under a rate, since events have their times in whole ms."""
@@ -240,13 +241,15 @@ class Holders:
             if cost != known:
                 yield f"the claim says that it takes {cost} from {scope}, the job costs {known}"
 
-    def pause(self, scope: str, until_ms: int, record: object | None = None) -> bool:
+    def pause(
+        self, scope: str, until_ms: int, record: object | None = None, row: EventRow = ()
+    ) -> bool:
         """Note that a scope is paused until ``until_ms`` (Unix ms). Return False if an earlier pause lasts longer.
 
-        ``record`` is the job that paused it; None: an operator did.
+        ``record`` is the job that paused it; None: an operator did. ``row`` is the event.
         """
         if is_breaker(scope):
-            return self.breakers.pause(scope, until_ms, record)
+            return self.breakers.pause(scope, until_ms, record, row)
         is_longer = until_ms >= self._paused.get(scope, 0)
         self._paused[scope] = max(until_ms, self._paused.get(scope, 0))
         return is_longer
@@ -255,7 +258,8 @@ class Holders:
         """Note that an operator has ended the pause of a scope."""
         self._paused.pop(scope, None)
         self.paused_by.pop(scope, None)
-        self.breakers.open(scope)
+        if is_breaker(scope):
+            self.breakers.open(scope)
 
     def limit_of(self, scope: str) -> Limit | None:
         """Return the limit in force of a scope; None if the log does not show it."""
@@ -272,16 +276,19 @@ class Holders:
                 yield scope, Spent(arrival_us, rest, str(limit), 0, *paused)
 
     def fail(
-        self, record: object, listed: ClaimScopes, facts: Mapping[str, Any], at_ms: int
+        self, record: object, scopes: Collection[str] | None, facts: Mapping[str, Any], at_ms: int
     ) -> Iterator[str]:
-        """Tell the breakers of a job's claim that it failed, and yield a sentence for each fault.
+        """Tell the breakers of a job that it failed, and yield a sentence for each fault.
 
-        The limits are those in force; of those that are not known, the claim's.
+        ``scopes`` are those of its breakers; None: not known. The limits are those in force; of those that are not
+        known, those of the last claim.
         """
-        limits = {}
-        for scope, limit in listed.breakers:
-            stored = self.limits.of(scope)
-            limits[scope] = limit if stored is None else Limit.parse(stored)
+        if scopes is None:
+            self.breakers.doubt(at_ms)
+            scopes = ()
+        limits = {
+            scope: self.limit_of(scope) or self.breakers.limits.get(scope) for scope in scopes
+        }
         yield from self.breakers.fail(limits, record, facts, at_ms)
 
     def correct(self, scope: str, more: int, at_ms: int) -> None:
@@ -309,13 +316,15 @@ class Holders:
         for scope in [s for s in self._rates if s not in known and unit_of(s) in units]:
             del self._rates[scope]
 
-    def change(self, scope: str, old: Any, new: Any, version: Any) -> list[str]:
+    def change(self, scope: str, old: Any, new: Any, version: Any, at_ms: int) -> list[str]:
         """Apply a change of a scope's limit, and return the faults of the event."""
         self._agreed.clear()
         # The log does not show how much of the new rate is in use: the rate counts as unused.
         for spent in [s for s in self._rates if scope in (s, family_of(s))]:
             del self._rates[spent]
         before, now = (None if limit is None else str(limit) for limit in (old, new))
+        if is_breaker(scope):
+            self.breakers.change(scope, before, now, at_ms)
         return list(self.limits.change(scope, before, now, int(version)))
 
     def _spend(

@@ -34,7 +34,7 @@ from sql_audit.proof.replay.parked_jobs import (
 )
 from sql_audit.proof.replay.saved_steps import judge_entry
 from sql_audit.proof.replay.schedule_ticks import ScheduleTicks
-from sql_audit.proof.replay.settled_costs import judge_cost, judge_end, judge_pause
+from sql_audit.proof.replay.settled_costs import judge_cost, judge_end, judge_pause, judge_success
 from sql_audit.store.job_rows import EventRow
 
 CACHED_MAX: Final = 10_000
@@ -152,8 +152,9 @@ class JobReplay:
         return record
 
     def _release(self, record: Record) -> None:
-        if self.holders.breakers.probes:
-            self.holders.breakers.release(record)
+        listed = () if record.listed is None else record.listed.breakers
+        if listed or self.holders.breakers.handled:
+            self.holders.breakers.release(listed, record)
         if record.held is not None:
             self.holders.release(record.task, record.held)
             record.held = None
@@ -302,8 +303,7 @@ class JobReplay:
 
     def _succeeded(self, row: EventRow, job_id: str) -> None:
         record, facts = self._meet(row, job_id), facts_in(row[10])
-        if self.holders.breakers.probes:
-            self.holders.breakers.succeed(record, row[5])
+        self._judge(judge_success(row, record, self.holders))
         self._end(record, facts.get("fence"), row[8])
         if len(facts) > 1:
             is_kept = None if record.priority is None else record.keep is not None

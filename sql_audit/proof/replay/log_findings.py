@@ -35,9 +35,11 @@ class LogFindings:
         self.forgotten = 0
         """Number of orphaned events since the last loss."""
 
-    def violated(self, invariant: str, says: str) -> None:
-        """Record that the current event violates an invariant. ``says`` is a predicate: the event is its subject."""
-        queue, epoch, seq, ordinal, kind, at_ms, job_id, claim, worker, _, _ = self.row
+    def violated(self, invariant: str, says: str, *, row: EventRow | None = None) -> None:
+        """Record that the current event, or that of ``row``, violates an invariant. ``says`` is a predicate: the event
+        is its subject.
+        """
+        queue, epoch, seq, ordinal, kind, at_ms, job_id, claim, worker, _, _ = row or self.row
         if at_ms < self.since_ms or self.before_cut:
             return
         self.counts[invariant] += 1

@@ -134,10 +134,7 @@ class Replay:
             else:
                 self._next_entry(entry)
                 self.windows.pass_to(row[5])
-                if self._first_row and row[5] < self._first_row[5]:
-                    found.clock_went_back(self._first_row)
-                    # Redis has moved rates that were used up to the time that its clock shows now.
-                    self.holders.forget_rates()
+                self._pass_time(row)
                 self._first_row = row
             if row[3] != self._ordinal and self._quarantined != entry:
                 found.violated("I5", f"is number {row[3]} of its entry, {self._ordinal} is missing")
@@ -167,6 +164,8 @@ class Replay:
         self.at, self._found.before_cut = self._cut, False
         self._live.replacing.forget()
         self._live.ticks.forget()
+        # A prune removes failures, and successes of probes.
+        self.holders.breakers.forget()
 
     def finish(self) -> None:
         """End the replay. Add a note if the log has no events, or if the log may lack live jobs."""
@@ -176,6 +175,17 @@ class Replay:
             self._found.note(
                 "jobs that were alive when the log began may be unknown: no complete baseline"
             )
+
+    def _pass_time(self, row: EventRow) -> None:
+        """Judge what the entry before has left open. ``row`` is the first of the next entry."""
+        if self._first_row and row[5] < self._first_row[5]:
+            self._found.clock_went_back(self._first_row)
+            # Redis has moved rates that were used up to the time that its clock shows now.
+            self.holders.forget_rates()
+        breakers = self.holders.breakers
+        if breakers.pausing:
+            for paused, says in breakers.finish_call(row):
+                self._found.violated("I3", says, row=paused)
 
     # The numbering (I5).
 
@@ -267,6 +277,8 @@ class Replay:
             if fresh:
                 self._live.open = False
                 self.holders.limits.whole = True
+                # After a loss, a restore puts pauses and failures back.
+                self.holders.breakers.forget(is_new=before is None)
 
     def _pass_orphan(self, row: EventRow) -> None:
         if row[4] == "epoch_started":
@@ -341,16 +353,21 @@ class Replay:
     def _cap_changed(self, row: EventRow, _: str) -> None:
         facts = facts_in(row[10])
         for says in self.holders.change(
-            facts["scope"], facts.get("old"), facts.get("new"), facts["version"]
+            facts["scope"], facts.get("old"), facts.get("new"), facts["version"], row[5]
         ):
             self._found.violated("I3", says)
 
     def _pause_changed(self, row: EventRow, _: str) -> None:
         facts = facts_in(row[10])
+        if not row[8]:
+            says = f"changes the pause of {facts['scope']}, and names no operator"
+            self._found.violated("I6", says)
         if facts.get("until_ms") is None:
             self.holders.resume(facts["scope"])
             return
         self.holders.paused_by[facts["scope"]] = row[8]
+        if facts["until_ms"] <= row[5]:
+            self._found.violated("I3", f"pauses {facts['scope']} until a time that is over")
         if not self.holders.pause(facts["scope"], facts["until_ms"]):
             self._found.violated("I3", f"makes the pause of {facts['scope']} shorter")
 

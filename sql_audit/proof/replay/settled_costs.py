@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+from rq_core.model.limits.breakers import FAILURES, is_breaker
 from rq_core.model.limits.costs import COST_MAX, cost_of
 from rq_core.model.limits.scopes import UNIT_PATTERN, is_rate, scopes_of, unit_of
 from rq_core.model.table.machine import Event
+from rq_core.model.table.reasons import Reason
 from sql_audit.proof.replay.holders import Holders
 from sql_audit.proof.replay.live_job import Record
 from sql_audit.store.job_rows import EventRow
@@ -18,6 +20,7 @@ Fault = tuple[str, str]
 """The number of an invariant, and a sentence."""
 
 _FAILURES: Final = frozenset({Event.RETRIED, Event.DIED})
+_BREAKERS: Final = f":{FAILURES}="
 _TAKEN: Final = re.compile(rf"{UNIT_PATTERN}:\d{{1,10}}(?:,{UNIT_PATTERN}:\d{{1,10}})*")
 
 
@@ -83,17 +86,45 @@ def judge_pause(
     if rates is not None and record.priority is not None and scope not in rates:
         yield "I3", f"pauses {scope}, and the job has no such rate"
         return
-    if not holders.pause(str(scope), int(until_ms or 0), record):
+    if not holders.pause(str(scope), int(until_ms or 0), record, row):
         yield "I3", f"makes the pause of {scope} shorter"
 
 
 def judge_end(
     event: Event, row: EventRow, facts: Mapping[str, Any], record: Record, holders: Holders
 ) -> Iterator[Fault]:
-    """Tell the breakers of a job how its claim ends, and yield a fault for each failure that must pause a scope."""
-    if event in _FAILURES and record.listed is not None:
-        for says in holders.fail(record, record.listed, facts, row[5]):
+    """Tell the breakers of a job how its claim ends, and yield a fault for each scope that this pauses wrongly."""
+    if event in _FAILURES:
+        for says in holders.fail(record, _breakers_of(record), facts, row[5]):
             yield "I3", says
+    elif event is Event.PARKED or (
+        event is Event.ROLLED_BACK and facts.get("reason") != Reason.SCOPE_PAUSED
+    ):
+        for says in holders.breakers.end(record, f"is {event.replace('_', ' ')}"):
+            yield "I3", says
+
+
+def judge_success(row: EventRow, record: Record, holders: Holders) -> Iterator[Fault]:
+    """Tell the breakers of a job that it succeeded, and yield a fault if its handler had paused a scope."""
+    breakers = holders.breakers
+    if breakers.handled or (record.listed is not None and record.listed.breakers):
+        listed = () if record.listed is None else record.listed.breakers
+        for says in breakers.succeed(listed, record, row[5]):
+            yield "I3", says
+
+
+def _breakers_of(record: Record) -> set[str] | None:
+    """Return the scopes of a job's breakers; None if they are not known.
+
+    If the log lacks the job's beginning, only the breakers that had a limit at its last claim are returned.
+    """
+    listed = {scope for scope, _ in record.listed.breakers} if record.listed is not None else None
+    if record.priority is None:
+        return listed
+    lane = record.lane or ""
+    # Most jobs have no breaker.
+    named = filter(is_breaker, scopes_of(lane)) if _BREAKERS in lane else ()
+    return {*(listed or ()), *named}
 
 
 def _rates_of(record: Record) -> list[str] | None:
