@@ -11,10 +11,12 @@ from rq_core.doctor import result_check
 from rq_core.doctor.box_faults import SHOWN_MAX, BoxFaults
 from rq_core.doctor.finding import LOWER, Edit, Finding, Kind
 from rq_core.doctor.image import LISTS, AnyValue, AtLeast, Image, Want
+from rq_core.doctor.rate_check import breaker_reason
 from rq_core.doctor.snapshot import View
 from rq_core.model.durable.boxes import header_in, life_of
 from rq_core.model.keys import KEY_TYPES
 from rq_core.model.lib.text import counted
+from rq_core.model.limits.breakers import is_breaker
 from rq_core.model.limits.scopes import is_rate
 from rq_core.model.showing.shown import id_in_field
 from rq_core.model.unique_names import is_name_field, name_field, read_holder
@@ -263,7 +265,9 @@ def _reasons(image: Image, owner: Owner, edits: Iterable[Edit]) -> Iterator[str]
     kind, name = owner
     if kind == "lane" and name in image.kept_waiting:
         yield f"scope {image.kept_waiting[name]} has room, but no event would open the lane"
-    if kind == "rate" and any(edit.key == "rates" for edit in edits):
+    if kind == "rate" and is_breaker(name) and any(edit.key == "rates" for edit in edits):
+        yield breaker_reason(image.view, name)
+    elif kind == "rate" and any(edit.key == "rates" for edit in edits):
         lost = any(edit.key == "rates" and not edit.was for edit in edits)
         yield (
             "the time until which the rate is exhausted is missing"

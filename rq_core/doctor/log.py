@@ -11,6 +11,8 @@ from rq_core.model.events import Entry, JobRecord, OutboxId, Undecodable, decode
 from rq_core.model.idempotency import SAME, ResultLine
 from rq_core.model.job_ends import End, Lives, claim_of
 from rq_core.model.lib.text import number_in
+from rq_core.model.limits.breaker_log import LoggedBreakers
+from rq_core.model.limits.scopes import scopes_of
 from rq_core.model.settings import FLAGS, SETTINGS
 from rq_core.model.table.machine import Event
 from rq_core.model.table.reasons import Began
@@ -81,6 +83,8 @@ class FoldedLog:
     removed."""
     boxes: dict[str, LoggedBox] = field(default_factory=dict)
     """The boxes of durable jobs according to the log, by life."""
+    breakers: LoggedBreakers = field(default_factory=LoggedBreakers)
+    """The scopes of breakers according to the outbox."""
     distrust: Distrust = no_distrust
     """Says why the log's events about boxes must not be copied into Redis."""
     fresh: set[str] = field(default_factory=set)
@@ -118,6 +122,13 @@ class FoldedLog:
         """Return whether events may be missing, so that a job's state may differ from the log."""
         return bool(self.gaps or self.unreadable or self.strays)
 
+    def scopes_of_lane(self, job_id: str) -> tuple[str, ...] | None:
+        """Return the scopes in the lane of a job; None if the log does not have the job's beginning."""
+        record = self.records.get(job_id)
+        return (
+            None if record is None or not record.complete else tuple(scopes_of(record.lane or ""))
+        )
+
     def has_heard_of(self, job_id: str) -> bool:
         """Return whether a job of this id may have existed. This is so for every id if the log is incomplete."""
         return self.since is None or self.may_be_restored or job_id in self.records
@@ -144,6 +155,7 @@ class FoldedLog:
 def read_log(snapshot: Mapping[str, Any]) -> FoldedLog:
     """Decode and fold the outbox of a snapshot."""
     log = FoldedLog(may_be_restored="audit" in snapshot["meta"])
+    log.breakers = LoggedBreakers(may_be_restored=log.may_be_restored)
     since: str | None = getattr(snapshot, "since", None)
     first = None if since is None else OutboxId.parse(since)
     before: Entry | None = None
@@ -159,6 +171,7 @@ def read_log(snapshot: Mapping[str, Any]) -> FoldedLog:
                 _miss(log)
             _fold(log, entry)
             _note_boxes(log, entry)
+            log.breakers.note(entry, log.scopes_of_lane)
             note(log, entry)
             if first is not None and entry.id > first:
                 log.moving.update(event.job_id for event in entry.jobs)
@@ -212,6 +225,7 @@ def _miss(log: FoldedLog) -> None:
     log.lives.miss()
     log.boxes.clear()
     log.fresh.clear()
+    log.breakers.forget()
 
 
 def forget_queue(log: FoldedLog, at: OutboxId | None = None) -> None:

@@ -10,12 +10,13 @@ from tests.kit.seed import Seed
 
 TENANTS = ("a", "b", "c")
 RATE = "host@10s"
+BREAKER = "zone@60s:failures"
 
 
 class Busy:
     """A queue with jobs in many states: plain, running, scheduled and dead jobs, and open and blocked lanes.
 
-    Lanes are blocked by a task's cap, by tenants' caps and by a rate.
+    Lanes are blocked by a task's cap, by tenants' caps and by a rate. A failure has paused the scope of a breaker.
     """
 
     def __init__(self, seed: Seed, *, fair: bool = False) -> None:
@@ -28,13 +29,15 @@ class Busy:
         seed.cap("task=t", 4)
         seed.cap("tenant", 1)
         seed.cap(RATE, "1/10000ms/1")
+        seed.cap(BREAKER, "1/60000ms/30000")
         if fair:
             seed.configure(fair=1)
         for n in range(4):
             seed.enqueue(*(self.job(f"{t}-{n}", t, "task=t", f"tenant={t}") for t in TENANTS))
             seed.enqueue(self.job(f"rated-{n}", "r", "task=u", f"{RATE}=h"))
         seed.enqueue("plain-0", "plain-1", task="v")
-        seed.enqueue(self.job("dead", "x", "task=u", "tenant=x", priority="critical"))
+        guarded = ("task=u", "tenant=x", f"{BREAKER}=z")
+        seed.enqueue(self.job("dead", "x", *guarded, priority="critical"))
         seed.fail(seed.claim_one("dead"), verdict="final")
         seed.enqueue(self.job("again", "y", "task=u", "tenant=y", priority="critical"))
         seed.fail(seed.claim_one("again"), delay_ms=60_000)

@@ -4,6 +4,7 @@ jobs that a scope admits. A policy names the scopes of a task's jobs.
 - ``scopes``: scopes and lanes.
 - ``limit``: caps and rates, and the two ways to write them.
 - ``breakers``: the scopes that pause when a service fails, and their entries in Redis.
+- ``breaker_log``: how these scopes stand by the log.
 - ``costs``: how much of a unit a job takes from a rate that counts this unit.
 - ``use``: what is in use of a rate, and whether a scope is open, paused or probing.
 - ``policy``: the rules by which a task's jobs get their scopes, names and options.
