@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rq_core import App, Cap, Rate
+from rq_core import App, Breaker, Cap, Rate
 from rq_core.app.task import Task
 from rq_core.model.job import Claim
 from rq_core.model.keys import queue_keys
@@ -149,6 +149,27 @@ def test_the_cap_command_changes_a_rate_that_counts_a_unit(cli: CommandLine, app
         assert f"is now {is_now} (" in cli.ok("cap", "mail", "tenant@60s:tokens", limit)
     assert "is now 7/60s/3 (" in cli.ok("cap", "mail", "tenant@60s:tokens=a", "7/60s/3")
     assert "must be per 60s" in cli.line(2, "cap", "mail", "tenant@60s:tokens", "5/1s")
+
+
+def test_the_cap_command_keeps_the_bounds_of_a_declared_breaker(cli: CommandLine, app: App) -> None:
+    """Checks that a limit without a cooldown keeps the cooldown, and that the bounds are those of Breaker."""
+    breaker = Breaker(20, per_seconds=60, cooldown=30, per="tenant", name="tenant")
+    app.task(queue="mail", breaker=breaker)(send)
+    app.apply_settings()
+    scope = "tenant@60s:failures"
+
+    for limit, is_now in (
+        ("5/60s", "5/60s/30000"),
+        ("7", "7/60s/30000"),
+        ("9/60s/500", "9/60s/500"),
+    ):
+        assert f"is now {is_now} (" in cli.ok("cap", "mail", scope, limit)
+    assert "is now 0 (" in cli.ok("cap", "mail", f"{scope}=a", "0")
+    assert "must have a cooldown" in cli.line(2, "cap", "mail", f"{scope}=a", "5/60s")
+    for limit in ("1001", "1001/60s/500"):
+        assert "must be a whole number from 1 to 1,000" in cli.line(2, "cap", "mail", scope, limit)
+    assert "must be from 0.001 to 86,400" in cli.line(2, "cap", "mail", scope, "5/60s/86400001")
+    assert "must be per 60s" in cli.line(2, "cap", "mail", scope, "5/1s/500")
 
 
 @pytest.mark.parametrize(

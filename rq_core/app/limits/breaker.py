@@ -14,8 +14,8 @@ from typing import Final
 from rq_core.app.limits.caps import Cap, Per, Rate, check_scope_key, family_name, window_text
 from rq_core.errors import InvalidOption, InvalidTask
 from rq_core.model.lib.durations import ms_of
-from rq_core.model.limits.breakers import FAILED_MAX, FAILURES
-from rq_core.model.limits.limit import PAUSE_MAX_MS, Limit
+from rq_core.model.limits.breakers import FAILURES, check_breaker
+from rq_core.model.limits.limit import Limit
 
 ErrorTypes = type[BaseException] | tuple[type[BaseException], ...]
 
@@ -53,16 +53,15 @@ class Breaker:
     cooldown_ms: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if type(self.failures) is not int or not 1 <= self.failures <= FAILED_MAX:
-            must = f"must be a whole number from 1 to {FAILED_MAX:,}"
-            raise InvalidOption.of("failures", self.failures, must)
         check_scope_key(self.per, self.name)
-        for option, most in (("per_seconds", _WINDOW_S_MAX), ("cooldown", PAUSE_MAX_MS // 1000)):
-            value = getattr(self, option)
-            ms = ms_of(option, value, minimum=0.001)
-            if ms > most * 1000:
-                raise InvalidOption.of(option, value, f"must be at most {most:,} seconds, a day")
-            object.__setattr__(self, "window_ms" if option == "per_seconds" else "cooldown_ms", ms)
+        window_ms = ms_of("per_seconds", self.per_seconds, minimum=0.001)
+        if window_ms > _WINDOW_S_MAX * 1000:
+            must = f"must be at most {_WINDOW_S_MAX:,} seconds, a day"
+            raise InvalidOption.of("per_seconds", self.per_seconds, must)
+        cooldown_ms = ms_of("cooldown", self.cooldown, minimum=0.001)
+        check_breaker(self.failures, cooldown_ms, names=("failures", "cooldown"))
+        object.__setattr__(self, "window_ms", window_ms)
+        object.__setattr__(self, "cooldown_ms", cooldown_ms)
         types = self.except_for if isinstance(self.except_for, tuple) else (self.except_for,)
         checked: tuple[object, ...] = types
         if not all(isinstance(t, type) and issubclass(t, BaseException) for t in checked):

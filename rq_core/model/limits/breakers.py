@@ -10,9 +10,10 @@ A breaker's limit is a Limit: ``most`` failures per ``window_ms``, and ``burst``
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from rq_core.model.limits.limit import Limit
+from rq_core.errors import InvalidOption
+from rq_core.model.limits.limit import PAUSE_MAX_MS, Limit
 from rq_core.model.limits.scopes import unit_of
 
 FAILURES: Final = "failures"
@@ -70,6 +71,19 @@ _ENTRY: Final = re.compile(
 def is_breaker(scope: str) -> bool:
     """Return whether a scope or a family is that of a breaker."""
     return unit_of(scope) == FAILURES
+
+
+def check_breaker(failures: Any, cooldown_ms: float, *, names: tuple[str, str]) -> None:
+    """Raise InvalidOption if no breaker may have this limit. ``names``: the options of the failures and the cooldown.
+
+    Code that declares a breaker and an operator who changes its limit have the same bounds.
+    """
+    if type(failures) is not int or not 1 <= failures <= FAILED_MAX:
+        must = f"must be a whole number from 1 to {FAILED_MAX:,}: failures that pause a scope"
+        raise InvalidOption.of(names[0], failures, must)
+    if not 1 <= cooldown_ms <= PAUSE_MAX_MS:
+        must = f"must be from 0.001 to {PAUSE_MAX_MS // 1000:,} seconds, a day"
+        raise InvalidOption.of(names[1], f"{cooldown_ms / 1000:g} s", must)
 
 
 def read_breaker(text: str) -> BreakerEntry | None:

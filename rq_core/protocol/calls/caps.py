@@ -11,6 +11,7 @@ from rq_core import errors
 from rq_core.model.events import decode
 from rq_core.model.keys import DEFAULT_PREFIX, check_name, queue_keys
 from rq_core.model.lib.checks import check_whole
+from rq_core.model.limits.breakers import check_breaker, is_breaker
 from rq_core.model.limits.limit import DECLARED, CapEntry, Limit, check_limit, shown
 from rq_core.model.limits.policy import families_of
 from rq_core.model.limits.scopes import (
@@ -320,9 +321,19 @@ def _checked(scope: str, limit: Limit | int | str | None, stored: Mapping[str, C
             f"must be per {window[1]}s, as {scope} is: another window is another rate, declared in"
             " code",
         )
+    before = stored.get(scope) or stored.get(family_of(scope))
+    if is_breaker(scope) and given.most:
+        # Without a cooldown, that of the stored limit stays.
+        cooldown_ms = given.burst
+        if cooldown_ms == 1:
+            if before is None or not before.limit.window_ms:
+                must = f"must have a cooldown in ms, like {given.most}/{window[1]}s/30000"
+                raise errors.InvalidOption.of("limit", shown(given), must)
+            cooldown_ms = before.limit.burst
+        check_breaker(given.most, cooldown_ms, names=("limit", "cooldown"))
+        return Limit(given.most, window_ms, cooldown_ms)
     if given.window_ms is not None or not given.most:
         return given
-    before = stored.get(scope) or stored.get(family_of(scope))
     return Limit(given.most, window_ms, before.limit.burst if before else 1)
 
 
