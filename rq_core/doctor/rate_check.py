@@ -28,7 +28,9 @@ def kept_rates(view: View) -> Iterator[tuple[str, str, int | None]]:
             mark = view.latest_ms  # No rate is in use for that long.
         if is_breaker(scope):
             if (entry := _breaker_entry(view, scope)) is not None:
-                yield scope, str(entry), entry.expires_ms(limit)
+                # Without a limit, the window of the failures is unknown.
+                is_known = entry.until_ms is not None or limit.window_ms is not None
+                yield scope, str(entry), entry.expires_ms(limit) if is_known else None
         elif read is not None and (scopes.unit_of(scope) is not None or read.paused_ms is not None):
             read = _within_pause(read, limit, view.latest_ms)
             yield scope, str(read), read.expires_ms

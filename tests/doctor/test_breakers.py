@@ -179,6 +179,16 @@ def test_the_doctor_reports_nothing_of_a_limit_that_was_away_while_a_probe_ran(s
     assert look(seed) == []
 
 
+@pytest.mark.parametrize("limit", ["none", "0"])
+def test_the_doctor_reports_nothing_of_failures_whose_limit_was_taken_away(
+    seed: Seed, limit: str
+) -> None:
+    fail(seed, *seed.claim(2).jobs)
+    seed.cap(FAMILY, limit)
+
+    assert look(seed) == []
+
+
 def test_the_doctor_reports_nothing_after_the_clock_went_back(seed: Seed) -> None:
     pause(seed)
     seed.live(-5_000)

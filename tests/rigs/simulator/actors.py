@@ -38,7 +38,7 @@ from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import TurnOutcome
 from sql_audit.store.connection.database import Database
 from tests.kit.fleet import QUEUE
-from tests.rigs.simulator import costs, durable, schedules
+from tests.rigs.simulator import breakers, costs, durable, schedules
 from tests.rigs.simulator.strand import Point, Request, Sleep, Step, Strand
 from tests.rigs.simulator.watch import Violated
 
@@ -436,6 +436,8 @@ class Worker(Actor):
                 found.append(self.settlement(run))
         if self.simulation.costly:
             found = [self.with_truth(settlement) for settlement in found]
+        if self.simulation.guarded and not self.healing:
+            found = [self.with_failure(settlement) for settlement in found]
         for settlement in found:
             if settlement.verdict == "complete":
                 claim = settlement.claim
@@ -450,6 +452,14 @@ class Worker(Actor):
         return costs.add_truth(
             settlement, dice, may_pause=may_pause and not durable.moves_of(claim)
         )
+
+    def with_failure(self, settlement: Settlement) -> Settlement:
+        """Let the handler of a job with a breaker fail, or pause the scope. It does the same each time."""
+        claim = settlement.claim
+        if settlement.verdict != "complete" or settlement.value or durable.moves_of(claim):
+            return settlement
+        dice = random.Random(f"{self.simulation.seed} {claim.id} {claim.fence} failure")
+        return breakers.add_failure(settlement, dice)
 
     def ended(self, key: str, run: Run, handler: durable.Handler) -> list[Settlement]:
         """Return the settlement of a durable job's handler, in a list.
@@ -540,6 +550,7 @@ class Operator(Actor):
         choices += ["edit"] * (3 if self.simulation.ties else 0)
         choices += ["schedule"] * (6 if self.simulation.schedules else 0)
         choices += ["tokens"] * (3 if self.simulation.costly else 0)
+        choices += ["breaker"] * (4 if self.simulation.guarded else 0)
         choices += ["room"] * (0 if self.simulation.has_room else 2)
         match self.random.choice(choices):
             case "cap":
@@ -556,6 +567,8 @@ class Operator(Actor):
                 )
             case "tokens":
                 costs.change_limit(client, QUEUE, self.random)
+            case "breaker":
+                breakers.act(client, QUEUE, self.random)
             case "schedule":
                 schedules.change_something(client, self.random)
             case "room":

@@ -46,7 +46,7 @@ from sql_audit.store.connection.background import BackgroundCall
 from tests.kit.fleet import QUEUE
 from tests.kit.servers import Engine
 from tests.rigs.judge.told import Answers
-from tests.rigs.simulator import costs, durable, judge, results, schedules
+from tests.rigs.simulator import breakers, costs, durable, judge, results, schedules
 from tests.rigs.simulator.actors import (
     CAPS,
     RATE,
@@ -91,6 +91,9 @@ SCHEDULED_AT: Final = (2, 7)
 COSTLY_EVERY: Final = 17
 """The number of rounds in a cycle. In two rounds of each cycle most jobs have costs."""
 COSTLY_AT: Final = (13, 14)
+GUARDED_EVERY: Final = 19
+"""The number of rounds in a cycle. In two rounds of each cycle most jobs have a breaker."""
+GUARDED_AT: Final = (15, 17)
 DURABLE_EVERY: Final = 8
 """The number of rounds in a cycle. In one round of each cycle most jobs are durable, and are sent signals."""
 DURABLE_AT: Final = 1
@@ -288,6 +291,8 @@ class Simulation:
         """True if most jobs are durable."""
         self.costly = self.seed // len(PROFILES) % COSTLY_EVERY in COSTLY_AT
         """True if most jobs have costs, and the server's clock may be set to another time."""
+        self.guarded = self.seed // len(PROFILES) % GUARDED_EVERY in GUARDED_AT
+        """True if most jobs have a breaker."""
         # The steps of schedules come on top of the others.
         self.steps = rng.randrange(150, 400) * (3 if self.schedules else 4) // 4
         self.policy: Policy = policy_of(rng, self.steps)
@@ -320,6 +325,9 @@ class Simulation:
         if self.costly:
             rates = random.Random(f"{self.seed} costs")
             self._caps.append((costs.FAMILY, rates.choice(costs.LIMITS)))
+        if self.guarded:
+            limits = random.Random(f"{self.seed} breakers")
+            self._caps.append((breakers.FAMILY, limits.choice(breakers.LIMITS)))
 
     @property
     def audit_url(self) -> str:
@@ -348,6 +356,8 @@ class Simulation:
             job = durable.add_moves(job, random.Random(f"{self.seed} {job.id} moves"))
         if self.costly:
             job = costs.add_cost(job, random.Random(f"{self.seed} {job.id} cost"))
+        if self.guarded:
+            job = breakers.add_breaker(job, random.Random(f"{self.seed} {job.id} breaker"))
         return keep(job, random.Random(f"{self.seed} {job.id} keep")) if self.keeps else job
 
     def code_of(self, worker: str) -> int | None:

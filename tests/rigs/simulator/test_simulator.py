@@ -45,6 +45,7 @@ FOUND = {
     "a worker puts back what a wait had taken from a signal that a failover took": 684,
     "a drain with durable jobs takes over 6,000 steps": 736,
     "a job that a lost epoch began sleeps in the next one": 1580,
+    "a breaker that has failures loses its limit": 125,
 }
 """Seeds that once failed, by the name of the event that happens in the simulation of the seed."""
 

@@ -13,6 +13,7 @@ from tests.kit.fleet import QUEUE
 from tests.rigs.judge.boxes import Boxes
 from tests.rigs.judge.caps import Proof
 from tests.rigs.judge.schedules import Schedules
+from tests.rigs.simulator.breakers import Guards
 from tests.rigs.simulator.costs import Costs
 from tests.rigs.simulator.results import Results
 
@@ -37,6 +38,7 @@ class Watch:
         self.boxes = Boxes()
         self._proof = Proof()
         self._costs = Costs()
+        self._guards = Guards()
         self._schedules = Schedules()
 
     @property
@@ -81,7 +83,7 @@ class Watch:
             if check and problem is not None:
                 raise Violated(f"{entry.id} job {event.job_id}: {problem}")
         self.results.add(entry)
-        unjustified = self._proof.add(entry) + self._costs.add(entry)
+        unjustified = [*self._proof.add(entry), *self._costs.add(entry), *self._guards.add(entry)]
         if check and unjustified:
             raise Violated(f"I3: {'; '.join(unjustified)}")
         wrong = self._schedules.add(entry)
@@ -100,6 +102,7 @@ class Watch:
         # A flushed server may give a number again, to another entry.
         self.forgotten = [entry for entry in met if known.get(entry.id) != entry]
         self.records, self.results, self._proof, self._costs = {}, Results(), Proof(), Costs()
+        self._guards = Guards()
         self._schedules, self.boxes = Schedules(), Boxes(has_lost=True)
         for entry in self.entries:
             self._apply(entry, check=False)
@@ -110,6 +113,7 @@ class Watch:
         if not snapshot["meta"]:
             return  # It has forgotten everything, and nobody has met it yet.
         found = problems({**snapshot, "outbox": self.log})
+        found += self._guards.differences(snapshot["rates"])
         found += self._schedules.differences(snapshot["schedules"])
         if found:
             raise Violated("; ".join(found))

@@ -105,7 +105,7 @@ class FamilySimulation(Simulation):
     def _draw_setting(self) -> None:
         rng = random.Random(f"{self.seed} families")
         self.profile = PROFILES[self.seed % len(PROFILES)]
-        self.ties = self.keeps = self.schedules = self.costly = False
+        self.ties = self.keeps = self.schedules = self.costly = self.guarded = False
         self.durable, self.has_room = True, True
         self.steps = rng.randrange(120, 260)
         self.policy: Policy = policy_of(rng, self.steps)
