@@ -300,6 +300,31 @@ def test_replay_judges_no_failure_after_the_clock_went_back_during_a_pause(
     assert replay(log).violations == []
 
 
+@pytest.mark.parametrize("end", ["fail", "succeed"])
+def test_replay_accepts_the_end_of_a_probe_that_began_in_an_unknown_scope(
+    log: MemoryWriter, end: str
+) -> None:
+    """The clock goes back; an operator pauses the scope while a probe runs; the probe ends."""
+    story = Story(log)
+    story.open_circuit()
+    tell(log, of_queue("paused"))
+    log.now_ms = BEGIN_MS + 900
+    tell(log, of_queue("resumed"))
+    story.claim("a", 31_000)
+    log.now_ms = BEGIN_MS + 31_500
+    log.queue_event("pause_changed", SCOPE, BEGIN_MS + 32_000)
+    if end == "fail":
+        story.pause("a", 31_600, 61_600)
+        story.fail("a", 31_600)
+        story.claim("b", 61_600)
+    else:
+        story.succeed("a", 32_500)
+        story.claim("b", 32_500)
+        story.claim("d", 32_500)
+
+    assert replay(log).violations == []
+
+
 def test_replay_judges_no_failure_by_a_limit_that_changed_since_the_claim() -> None:
     """The log does not have the limit of the key, which an operator takes away."""
     log = MemoryWriter()

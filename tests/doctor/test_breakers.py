@@ -207,6 +207,17 @@ def test_the_doctor_reports_nothing_after_an_operators_pause_and_resume(seed: Se
     assert look(seed) == []
 
 
+@pytest.mark.parametrize("scope", [SCOPE, "other@1s=h"])
+def test_the_doctor_reads_the_pause_of_an_operator_with_the_longest_name(
+    seed: Seed, scope: str
+) -> None:
+    seed.cap("other@1s", "1/1000ms/1")
+    pauses = seed.client.calls.pauses
+    seed.client.run(pauses.pause(seed.queue, scope, by="a" * 128))
+
+    assert look(seed) == []
+
+
 def test_the_doctor_reports_nothing_of_a_probe_that_loses_its_lease(seed: Seed) -> None:
     probe(seed)
     seed.advance(120_000)

@@ -29,6 +29,8 @@ class LoggedScope:
     by: str | None = None
     probe: str | None = None
     failed: list[int] = field(default_factory=list)
+    is_sure: bool = True
+    """False if the scope was unknown before its pause: a job that is not known may be the probe."""
 
     def entry(self, at_ms: int, since_ms: int) -> BreakerEntry | None:
         """Return the entry of ``rates``, written at ``at_ms``, with the failures after ``since_ms``; None: none."""
@@ -101,11 +103,11 @@ class LoggedBreakers:
             self._unknown.add(name)
 
     def _pause(self, scope: str, until_ms: int | None, by: str | None) -> None:
-        before = self.of(scope) or LoggedScope()
+        before = self.of(scope) or LoggedScope(is_sure=False)
         if until_ms is None:
             self._open(scope)
         elif until_ms > (before.until_ms or 0):
-            self._known[scope] = LoggedScope(until_ms, by, before.probe)
+            self._known[scope] = LoggedScope(until_ms, by, before.probe, is_sure=before.is_sure)
 
     def _open(self, scope: str) -> None:
         if self._may_be_restored:
@@ -119,7 +121,7 @@ class LoggedBreakers:
                 continue
             stands = self._known.get(scope)
             if stands is not None and stands.until_ms is not None:
-                stands.probe = event.job_id
+                stands.probe, stands.is_sure = event.job_id, True
                 if self._at_ms >= stands.until_ms + KEPT_MS:
                     # Redis may have forgotten the pause.
                     self._known.pop(scope)
@@ -131,6 +133,10 @@ class LoggedBreakers:
             # It may have failed in any open scope.
             self._known = {s: k for s, k in self._known.items() if k.until_ms is not None}
             self._has_all = False
+        if how is Event.SUCCEEDED:
+            unsure = [s for s, k in self._known.items() if not k.is_sure]
+            for scope in unsure if lane is None else set(unsure).intersection(lane):
+                del self._known[scope]
         named = () if lane is None else filter(is_breaker, lane)
         for scope in {*named, *(s for s, k in self._known.items() if k.probe == event.job_id)}:
             stands = self.of(scope)

@@ -64,7 +64,7 @@ class BreakerEntry(NamedTuple):
 
 
 _ENTRY: Final = re.compile(
-    r"(\d{1,15}) (?:failed=(\d{1,15}(?:,\d{1,15})*)|until=(\d{1,16})(?: probe=(\S+))?(?: by=(\S{1,100}))?)"
+    r"(\d{1,15}) (?:failed=(\d{1,15}(?:,\d{1,15})*)|until=(\d{1,16})(?: probe=(\S+))?(?: by=(\S{1,128}))?)"
 )
 
 
@@ -83,7 +83,7 @@ def check_breaker(failures: Any, cooldown_ms: float, *, names: tuple[str, str]) 
         raise InvalidOption.of(names[0], failures, must)
     if not 1 <= cooldown_ms <= PAUSE_MAX_MS:
         must = f"must be from 0.001 to {PAUSE_MAX_MS // 1000:,} seconds, a day"
-        raise InvalidOption.of(names[1], f"{cooldown_ms / 1000:g} s", must)
+        raise InvalidOption.of(names[1], f"{cooldown_ms:,} ms", must)
 
 
 def read_breaker(text: str) -> BreakerEntry | None:

@@ -126,7 +126,7 @@ class Spent(NamedTuple):
 
 _SPENT: Final = re.compile(
     r"(\d{1,18})\+(\d{1,10}) (\d{1,10}/0*[1-9]\d{0,11}ms/\d{1,10}) (\d{1,15})"
-    r"(?: until=(\d{1,15})(?: by=(\S{1,100}))?)?"
+    r"(?: until=(\d{1,15})(?: by=(\S{1,128}))?)?"
 )
 
 

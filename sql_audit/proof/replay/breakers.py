@@ -69,6 +69,8 @@ class Breakers:
         self._since: dict[str, int] = {}
         """By scope: Unix ms since which all its failures are known."""
         self._unknown: set[str] = set()
+        self._unsure: set[str] = set()
+        """Paused scopes that were unknown before: a job that is not known may be the probe."""
         self._witnesses: dict[str, object] = {}
         """The record of a job that was claimed in an unknown scope. If it succeeds, the scope is open."""
         self.forget()
@@ -81,6 +83,7 @@ class Breakers:
         self.handled.clear()
         self.pausing.clear()
         self._unknown.clear()
+        self._unsure.clear()
         self._all_known = is_new
         self._doubt_ms = 0
 
@@ -108,6 +111,7 @@ class Breakers:
             if scope in self.probes:
                 yield f"claimed while the probe of {scope} runs"
             self.probes[scope] = record
+            self._unsure.discard(scope)
 
     def open(self, scope: str, since_ms: int = 0) -> None:
         """Let all jobs of a scope begin: an operator resumed it, or its probe succeeded. The failures since
@@ -127,10 +131,14 @@ class Breakers:
         if record is not None:
             failed, is_probe = list(self.failed.get(scope, ())), self.probes.get(scope) is record
             was_known = before_ms is not None or self._is_known(scope)
+            is_probe = is_probe or scope in self._unsure
             said = (was_known, before_ms, is_probe, failed, self._since.get(scope, 0))
             self.pausing.append(Pausing(scope, until_ms, record, row, *said))
         probe = self.probes.get(scope)
+        is_unsure = scope in self._unsure or (before_ms is None and not self._is_known(scope))
         self.open(scope)
+        if is_unsure:
+            self._unsure.add(scope)
         self.until[scope] = max(before_ms or 0, until_ms)
         if probe is not None:
             self.probes[scope] = probe
@@ -140,8 +148,11 @@ class Breakers:
         self, scopes: tuple[tuple[str, Limit], ...], record: object, at_ms: int
     ) -> Iterator[str]:
         """Apply the success of a job: that of a probe opens its scope, unless another pause has begun meanwhile."""
-        for scope, _ in scopes:
-            if self.probes.get(scope) is record and self.until.get(scope, 0) <= at_ms:
+        # Without the job's claim, any unsure scope may be its own.
+        for scope in [s for s, _ in scopes] or [*self._unsure]:
+            if scope in self._unsure and self.until.get(scope, 0) <= at_ms:
+                self._lose(scope)
+            elif self.probes.get(scope) is record and self.until.get(scope, 0) <= at_ms:
                 self.open(scope)
             elif self._witnesses.get(scope) is record:
                 self.open(scope, at_ms)
@@ -262,6 +273,7 @@ class Breakers:
     def _lose(self, scope: str) -> None:
         for states in self._states():
             states.pop(scope, None)
+        self._unsure.discard(scope)
         if self._all_known:
             self._unknown.add(scope)
 

@@ -107,7 +107,7 @@ def judge_end(
 def judge_success(row: EventRow, record: Record, holders: Holders) -> Iterator[Fault]:
     """Tell the breakers of a job that it succeeded, and yield a fault if its handler had paused a scope."""
     breakers = holders.breakers
-    if breakers.handled or (record.listed is not None and record.listed.breakers):
+    if breakers.handled or record.listed is None or record.listed.breakers:
         listed = () if record.listed is None else record.listed.breakers
         for says in breakers.succeed(listed, record, row[5]):
             yield "I3", says

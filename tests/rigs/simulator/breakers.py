@@ -76,6 +76,8 @@ class Scope:
     until_ms: int | None = None
     probe: str | None = None
     failed: list[int] = field(default_factory=list)
+    is_sure: bool = True
+    """False if the scope was unknown before its pause, so that an unknown job may be the probe."""
 
 
 @dataclass
@@ -114,7 +116,6 @@ class Guards:
             case Event.CAP_CHANGED if entry.data["scope"] == FAMILY:
                 self._change(entry.data["new"] or "none", is_first=entry.data.get("old") is None)
             case Event.PAUSE_CHANGED:
-                self._scope(entry.data["scope"]).is_known = True
                 self._pause(entry.data["scope"], entry.data.get("until_ms"))
             case Event.ENQUEUED | Event.RESTORED | Event.BASELINE:
                 for event in entry.jobs:
@@ -144,8 +145,9 @@ class Guards:
     def _pause(self, name: str, until_ms: int | None) -> None:
         scope = self._scope(name)
         if until_ms is None:
-            self._scopes[name] = Scope(scope.is_known)
+            self._scopes[name] = Scope(is_known=True)
         else:
+            scope.is_sure = scope.is_sure and scope.is_known
             scope.until_ms, scope.failed = max(until_ms, scope.until_ms or 0), []
             scope.is_known = True
 
@@ -160,7 +162,7 @@ class Guards:
                 yield f"{job_id} was claimed in a pause of {name} until {scope.until_ms}"
             if scope.probe is not None:
                 yield f"{job_id} was claimed while the probe {scope.probe} of {name} ran"
-            scope.probe = job_id
+            scope.probe, scope.is_sure = job_id, True
 
     def _end(self, entry: Entry, job_id: str, fields: Mapping[str, Any]) -> None:
         error, event = fields.get("error") or {}, entry.event
@@ -171,6 +173,8 @@ class Guards:
             if counts and self._limit:
                 self._call = self._call or Call(entry.at_ms, entry.by)
                 self._call.failed.setdefault(name, []).append(job_id)
+            elif not scope.is_sure and event is Event.SUCCEEDED:
+                self._scopes[name] = Scope(is_known=False)
             elif scope.probe == job_id:
                 scope.probe = None
                 if event is Event.SUCCEEDED and (scope.until_ms or 0) <= self._at_ms:
@@ -194,7 +198,7 @@ class Guards:
             failed
         )
         by_failure = by in failed
-        if scope.is_known and self._limit is not None:
+        if scope.is_known and scope.is_sure and self._limit is not None:
             most, cooldown = self._limit
             probed = scope.probe is not None and scope.probe in failed
             must = probed if scope.until_ms is not None else bool(failed) and len(recent) >= most
@@ -214,7 +218,10 @@ class Guards:
     def differences(self, rates: Mapping[str, str]) -> list[str]:
         """Return a sentence for each known scope whose pause in ``rates`` is another than by the log."""
         found = []
+        here = self._call or Call(0, "")
         for name, scope in self._scopes.items():
+            if name in {*here.paused, *here.failed}:
+                continue  # The call is not judged yet.
             has = f" until={scope.until_ms}" in rates.get(name, "")
             if scope.is_known and scope.until_ms is not None and self._limit and not has:
                 found.append(f"{name} is paused until {scope.until_ms}: {rates.get(name)!r}")
