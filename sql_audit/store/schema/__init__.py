@@ -4,7 +4,7 @@ Read ``tables`` first.
 
 - ``tables``: tables with their constraints and indexes.
 - ``triggers``: triggers that make tables append-only.
-- ``views``: views for people.
+- ``views``, ``pause_views``: views for people; the pauses of scopes.
 - ``ddl``: creates the whole schema.
 - ``duration_classes``: classes of claims by their duration, for indexes.
 """

@@ -10,7 +10,7 @@ from typing import Final
 
 from sqlalchemy import DDL, Connection
 
-from sql_audit.store.schema.tables import APPEND_ONLY, EVERYDAY_INDEXES, metadata
+from sql_audit.store.schema.tables import APPEND_ONLY, EVERYDAY_INDEXES, in_dialect, metadata
 from sql_audit.store.schema.triggers import (
     DOOR_FUNCTIONS,
     REFUSE_FUNCTION,
@@ -55,7 +55,7 @@ def _beside_tables(dialect: str, schema: str) -> Iterator[str]:
         for function in (REFUSE_FUNCTION, *DOOR_FUNCTIONS):
             yield function.replace("{schema}", schema)
         yield from POSTGRES_EVENTS
-    yield from EVERYDAY_INDEXES
+    yield from (in_dialect(dialect, statement) for statement in EVERYDAY_INDEXES)
     for table in APPEND_ONLY:
         yield from triggers(dialect, table.name)
     yield from views(dialect).values()

@@ -133,6 +133,16 @@ TICK_NAME: Final = "CASE WHEN LENGTH(job_id) > 19 THEN SUBSTR(job_id, 6, LENGTH(
 """An SQL expression: the schedule's name in the id of a tick, ``tick-NAME-INSTANT`` (the instant has 13 digits). The
 index ``job_event_tick`` has this expression."""
 
+IS_PAUSE: Final = "({0}type = 'scope_paused' OR {0}type = 'pause_changed')"
+"""An SQL condition that an event begins or ends the pause of a scope, with a place for the table's name and a dot. The
+indexes of pauses have this condition. SQLite would build an index of an IN list for every row."""
+
+_AFTER_NAME: Final = """SUBSTR({0}detail, INSTR({0}detail, '"scope":"') + 9)"""
+SCOPE_OF_PAUSE: Final = f"SUBSTR({_AFTER_NAME}, 1, ABS(INSTR({_AFTER_NAME}, '\"') - 1))"
+"""An SQL expression: the scope in the detail of an event that begins or ends a pause, with a place for the table's name
+and a dot. It has an answer for any text, so no event keeps the mirror from writing; JSON quotes the marks in other
+values. The index ``job_event_pause_scope`` has this expression. See :func:`in_dialect`."""
+
 job_event = _table(
     "job_event",
     "queue! epoch:int! seq:int! ordinal:int! type! at_ms:int! job_id claim:int worker task detail",
@@ -331,6 +341,11 @@ convert."""
 
 EVERYDAY_INDEXES: Final = (
     f"CREATE INDEX job_event_tick ON job_event (queue, ({TICK_NAME}), at_ms) WHERE type = 'ticked'",
+    f"CREATE INDEX job_event_pause ON job_event (queue, at_ms) WHERE {IS_PAUSE.format('')}",
+    (
+        f"CREATE INDEX job_event_pause_scope ON job_event (queue, ({SCOPE_OF_PAUSE.format('')}), at_ms) "
+        f"WHERE {IS_PAUSE.format('')}"
+    ),
     (
         f"CREATE INDEX job_attempt_span ON job_attempt (queue, ({SPAN}), ended_at_ms, claimed_at_ms, ready_at_ms) "
         "WHERE ended_at_ms IS NOT NULL"
@@ -352,8 +367,15 @@ EVERYDAY_INDEXES: Final = (
     "CREATE INDEX job_remembered ON job (queue, once_ms) WHERE once_ms IS NOT NULL",
     "CREATE INDEX job_claimed_again ON job (claims) WHERE claims > 1",
 )
-"""Statements that create the indexes for common queries. All indexes except the first three have few rows. They are not
-defined with their tables, since SQLAlchemy cannot read indexes of expressions from SQLite."""
+"""Statements that create the indexes for common queries, to be passed through :func:`in_dialect`. All indexes except
+``job_event_tick``, ``job_attempt_span`` and ``job_attempt_ran`` have few rows. They are not defined with their tables,
+since SQLAlchemy cannot read indexes of expressions from SQLite."""
+
+
+def in_dialect(dialect: str, statement: str) -> str:
+    """Return a statement with the name that PostgreSQL has for INSTR, if that is the dialect."""
+    return statement if dialect == "sqlite" else statement.replace("INSTR(", "STRPOS(")
+
 
 EVENT_COLUMNS: Final = tuple(column.name for column in job_event.columns)
 JOB_COLUMNS: Final = tuple(column.name for column in job.columns)

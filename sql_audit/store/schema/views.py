@@ -4,14 +4,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
+from sql_audit.store.schema.pause_views import pause_views
 from sql_audit.store.schema.tables import OUTCOMES, TICK_NAME, one_of
 
 
 def views(dialect: str) -> dict[str, str]:
     """Return the statements that create the views in a dialect, by the name of the view."""
-    return _readable_views(dialect) | _everyday_views(dialect) | _loss_views() | _tick_view(dialect)
+    made = _readable_views(dialect) | _everyday_views(dialect) | _loss_views() | _tick_view(dialect)
+    return made | pause_views(dialect, partial(_readable, dialect))
 
 
 def _readable(dialect: str, column: str) -> str:

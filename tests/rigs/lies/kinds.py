@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Column, Connection, LargeBinary, Table, Text, text
 
-from sql_audit.store.schema.tables import APPEND_ONLY, EVERYDAY_INDEXES, metadata
+from sql_audit.store.schema.tables import APPEND_ONLY, EVERYDAY_INDEXES, in_dialect, metadata
 from sql_audit.store.schema.triggers import triggers
 from sql_audit.store.schema.views import views
 from tests.rigs.lies.durable_kinds import box_forged, step_forged
@@ -360,7 +360,8 @@ def index_removed(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]
 
 def index_lacks_rows(log: Log) -> Iterator[tuple[str, Callable[[Connection], None]]]:
     """Yield lies that replace an index by an empty one. In the catalogue the index looks unchanged."""
-    for name, table, statement in _indexes():
+    for name, table, neutral in _indexes():
+        statement = in_dialect(log.dialect, neutral)
         column = "job_id" if "job_id" in metadata.tables[table].columns else "queue"
         lacking = f"{statement} {'AND' if ' WHERE ' in statement else 'WHERE'} {column} = 'none'"
         if log.dialect == "sqlite":
