@@ -14,7 +14,7 @@ import click
 
 from rq_core.cli.places import inbox_argument
 from rq_core.cli.text import say
-from rq_core.errors import TargetBroken, UnknownQueue
+from rq_core.errors import RqCoreError, TargetBroken, UnknownQueue
 from rq_core.model.keys import DEFAULT_PREFIX, check_name
 from rq_core.model.lib.url import (
     AUDIT_URL_VARIABLE,
@@ -113,6 +113,24 @@ def audit_url_option(says: str) -> Callable[[F], F]:
     return click.option(
         "--audit", "audit_url", metavar="URL", envvar=AUDIT_URL_VARIABLE, show_envvar=True, help=says,
     )  # fmt: skip
+
+
+def pauses_in_log(audit_url: str | None, queue: str, scopes: Sequence[str]) -> dict[str, Any]:
+    """Return what the audit log says of the last pause of each of these scopes, by scope.
+
+    The answer is empty without scopes and without an audit database. If the database cannot be read, it is empty, and
+    standard error says why.
+    """
+    from rq_core.model import plugins
+
+    if audit_url is None or not scopes:
+        return {}
+    try:
+        with contextlib.closing(plugins.questions_opener()(audit_url)) as log:
+            return log.pauses(queue, scopes)
+    except RqCoreError as error:
+        say(f"rq-core: the audit log cannot be read: {error}", err=True)
+        return {}
 
 
 def inbox_url_option(says: str) -> Callable[[F], F]:

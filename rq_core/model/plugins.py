@@ -77,9 +77,8 @@ class CompanionCommand(Protocol):
     mirror begins with these queues. URLs are passed in the environment, because they contain passwords and every user
     of a machine can read command lines.
 
-    The process ends when its standard input is closed, or on SIGTERM. Before it ends, it finishes its work: a mirror
-    copies the remaining events. A mirror reports that it is ready (lib/readiness) after it has checked that the
-    database is the log of this Redis.
+    When its standard input is closed, or on SIGTERM, the process finishes its work and ends: a mirror copies the
+    remaining events. A mirror is ready (lib/readiness) once it has checked that the database is the log of this Redis.
     """
 
     def __call__(
@@ -174,6 +173,10 @@ class AuditQuestions(Protocol):
         """
         ...
 
+    def pauses(self, queue: str, scopes: Sequence[str] | None, /) -> dict[str, dict[str, Any]]:
+        """Return the last pause of each of these scopes, by scope; without scopes (None), of those that paused last."""
+        ...
+
     def with_id(self, job_id: str, /) -> list[dict[str, Any]]:
         """Return the ``queue``, ``task``, ``state`` and ``finished_at_ms`` of each job with this id. Several queues may
         have one."""
@@ -220,8 +223,7 @@ def commands() -> Mapping[str, EntryPoint]:
 
 
 def history_reader() -> HistoryReader:
-    """Return the function that reads a job's history. Raises AuditNotConfigured if no installed package has this
-    function."""
+    """Return the function that reads a job's history. Raises AuditNotConfigured if no installed package has it."""
     return cast(HistoryReader, _audit("history"))
 
 
@@ -232,8 +234,7 @@ def endings_opener() -> OpenEndings:
 
 
 def drift() -> Drift:
-    """Return the function that compares a queue with SQL. Raises AuditNotConfigured if no installed package has this
-    function."""
+    """Return the function that compares a queue with SQL. Raises AuditNotConfigured if no installed package has it."""
     return cast(Drift, _audit("drift"))
 
 
@@ -274,14 +275,12 @@ def reader_opener() -> OpenReader:
 
 
 def questions_opener() -> OpenQuestions:
-    """Return the function that opens an audit log to answer the questions of a web page. Raises AuditNotConfigured if
-    no installed package has this function."""
+    """Return the function that opens an audit log for questions. Raises AuditNotConfigured if no package has it."""
     return cast(OpenQuestions, _audit("questions"))
 
 
 def copies_opener() -> OpenCopies:
-    """Return the function that opens an audit log to copy jobs that died. Raises AuditNotConfigured if no installed
-    package has this function."""
+    """Return the function that opens an audit log to copy dead jobs. Raises AuditNotConfigured if no package has it."""
     return cast("OpenCopies", _audit("copies"))
 
 

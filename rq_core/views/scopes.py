@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rq_core.model.lib.text import counted
@@ -9,6 +10,7 @@ from rq_core.model.limits.breakers import is_breaker
 from rq_core.model.limits.limit import shown
 from rq_core.model.limits.scopes import QUEUE, WEIGHT, family_of, is_rate, unit_of
 from rq_core.protocol.reads.scope_reads import LANES_MAX
+from rq_core.views.pauses import Pause, cause_says, pause_of, resume_command
 from rq_core.views.table import Found
 from rq_core.views.text import ago
 
@@ -25,11 +27,20 @@ def scopes(
 ) -> Plan[Found[ScopeStatus]]:
     """Return the scopes that limit the jobs of a queue. Waiting jobs are counted in at most about ``lanes`` lanes."""
     found = yield from calls.reads.caps(queue, limit + 1, lanes=lanes)
-    return Found(
-        found[:limit],
-        empty=f"nothing limits the jobs of {queue}",
-        notes=[f"the first {limit:,}; --limit shows more"] if len(found) > limit else [],
-    )
+    notes = [f"the first {limit:,}; --limit shows more"] if len(found) > limit else []
+    if any(each.use.standing == "paused" for each in found[:limit]):
+        notes.append(f"`{resume_command(queue, 'SCOPE')}` ends a pause")
+    return Found(found[:limit], empty=f"nothing limits the jobs of {queue}", notes=notes)
+
+
+def with_pauses(statuses: Iterable[ScopeStatus], pauses: Mapping[str, Pause]) -> list[ScopeStatus]:
+    """Return scopes with what the audit log says of their pauses. ``pauses`` has the last pause of scopes."""
+    return [each._replace(pause=pause_of(each.use, pauses.get(each.scope))) for each in statuses]
+
+
+def not_open(statuses: Iterable[ScopeStatus]) -> list[str]:
+    """Return the scopes that are paused or probing."""
+    return [each.scope for each in statuses if each.use.standing != "open"]
 
 
 def scope_document(status: ScopeStatus) -> dict[str, Any]:
@@ -75,7 +86,7 @@ def _is_weight(status: ScopeStatus) -> bool:
 
 def scope_notes(status: ScopeStatus, now_ms: float) -> str:
     """Return notes about a scope, as one text."""
-    notes = use_notes(status.use, status.scope, status.now_ms or now_ms)
+    notes = use_notes(status.use, status.scope, status.now_ms or now_ms, status.pause)
     if status.resumes_ms is not None and status.use.standing == "open":
         first = "the first " if "=" not in status.scope else ""
         notes.append(f"{first}resumes {ago(status.resumes_ms, status.now_ms or now_ms)}")
@@ -90,17 +101,23 @@ def scope_notes(status: ScopeStatus, now_ms: float) -> str:
     return "; ".join(notes)
 
 
-def use_notes(use: ScopeUse, scope: str, now_ms: float) -> list[str]:
-    """Return notes about a scope that is paused or probing, and about what is in use of its rate."""
+def use_notes(use: ScopeUse, scope: str, now_ms: float, pause: Pause | None = None) -> list[str]:
+    """Return notes about a scope that is paused or probing, and about what is in use of its rate.
+
+    ``pause``: what the audit log says of the pause.
+    """
     unit, notes = unit_of(scope) or "", []
     if use.standing == "paused":
         until = (
             "until resume-scope" if use.until_ms is None else f"until {ago(use.until_ms, now_ms)}"
         )
-        notes.append(f"paused {until}" + (f", by {use.by}" if use.by else ""))
+        by = f"by {use.by}" if use.by else ""
+        by = by if pause is None else cause_says(pause)
+        notes.append(f"paused {until}" + (f", {by}" if by else ""))
     elif use.standing == "probing":
         probe = f"job {use.probe} is the probe" if use.probe else "the next job is the probe"
-        notes.append(f"probing: {probe}")
+        was = "" if pause is None else f", after a pause {cause_says(pause)}"
+        notes.append(f"probing: {probe}{was}")
     if use.failures:
         notes.append(counted(use.failures, "failure"))
     if use.owes:
@@ -120,8 +137,11 @@ def standing_rows(standing: Standing, now_ms: float) -> list[tuple[str, str]]:
         if is_rate(standing.scope) and standing.limit.most:
             what = "breaker" if is_breaker(standing.scope) else "rate"
             rows.append((what, with_unit(standing.limit, standing.scope)))
-            notes = use_notes(standing.use, standing.scope, standing.now_ms or now_ms)
+            at_ms = standing.now_ms or now_ms
+            notes = use_notes(standing.use, standing.scope, at_ms, standing.pause)
             rows += [("scope", note) for note in notes]
+            if standing.use.standing == "paused":
+                rows.append(("resume", resume_command(standing.job.queue, standing.scope)))
             if standing.resumes_ms is not None and standing.use.standing == "open":
                 rows.append(("resumes", ago(standing.resumes_ms, standing.now_ms or now_ms)))
         else:
@@ -149,6 +169,7 @@ def standing_document(standing: Standing) -> dict[str, Any]:
         "held_by": [holder._asdict() for holder in standing.shown],
         "resumes_ms": standing.resumes_ms,
         "use": standing.use._asdict() if standing.scope and is_rate(standing.scope) else None,
+        "pause": standing.pause,
         "now_ms": standing.now_ms,
         "ahead": standing.ahead,
         "ahead_in": standing.ahead_in or None,

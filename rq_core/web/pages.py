@@ -198,6 +198,7 @@ def _flow(log: AuditQuestions, now: Now) -> Any:
     return {
         "minutes": log.minutes(since, now.now_ms + MINUTE_MS, queue),
         "errors": log.errors(first_minute(now.now_ms, SPARK_MINUTES), queue),
+        "pauses": {} if queue is None else log.pauses(queue, None),
     }
 
 

@@ -19,6 +19,7 @@ from rq_core.model.table.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELD
 from rq_core.model.table.machine import Event
 from rq_core.protocol.reads.queue_load import QueueOverview
 from rq_core.views.jobs import job_document, listed_document, notes
+from rq_core.views.pauses import cause_says
 from rq_core.views.queues import queue_document, queue_notes, worker_document
 from rq_core.views.shown import progress_document
 from rq_core.views.text import utc
@@ -346,7 +347,10 @@ def wait_row(found: Mapping[str, Any], now_ms: int | None) -> Document:
         says = "nothing held it back"
     else:
         says = "no cap held it back: no worker was free, or the queue was paused"
-    return {**found, "waited_ms": waited_ms, "still": still, "says": says}
+    paused = [
+        word(f"{each['scope']} was paused {cause_says(each)}", 500) for each in found["pauses"]
+    ]
+    return {**found, "waited_ms": waited_ms, "still": still, "says": says, "paused_says": paused}
 
 
 def error_rows(rows: Iterable[Mapping[str, Any]], since_ms: int) -> list[Document]:

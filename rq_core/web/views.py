@@ -14,6 +14,7 @@ from rq_core.metrics.causes import Cause, Unread, causes
 from rq_core.model.plugins import InboxOverview, LogOverview
 from rq_core.protocol.reads.queue_load import Overview, QueueOverview
 from rq_core.views.job import ended_document, ended_rows, job_rows
+from rq_core.views.pauses import pause_of
 from rq_core.views.scopes import (
     holders_of,
     limit_of,
@@ -21,6 +22,7 @@ from rq_core.views.scopes import (
     scope_notes,
     standing_document,
     waiting_of,
+    with_pauses,
 )
 from rq_core.views.steps import signal_documents, step_documents, waits_for
 from rq_core.web.minutes import (
@@ -67,7 +69,21 @@ ROWS_MAX: Final = 100
 FEW: Final = 10
 """Maximum number of rows of each list on a page that has one list for each queue."""
 _WHY_ROWS: Final = frozenset(
-    {"waits for", "cap", "rate", "resumes", "held by", "", "ahead", "given back", "to do", "due"}
+    {
+        "waits for",
+        "cap",
+        "rate",
+        "breaker",
+        "scope",
+        "resume",
+        "resumes",
+        "held by",
+        "",
+        "ahead",
+        "given back",
+        "to do",
+        "due",
+    }
 )
 """Names of the rows that explain why a job does not run."""
 
@@ -197,6 +213,8 @@ def queue_page(facts: Facts) -> Document:
     document["causes"] = [cause_row(each) for each in facts.causes if each.queue == name]
     if not isinstance(facts.found, Unread | None):
         limits: Found[Any] = facts.found
+        logged = not isinstance(facts.logged, Unread | None)
+        pauses = facts.logged["pauses"] if logged else {}
         document["limits"] = [
             scope_document(each)
             | {
@@ -205,7 +223,7 @@ def queue_page(facts: Facts) -> Document:
                 "waiting_says": waiting_of(each),
                 "notes": scope_notes(each, facts.now_ms),
             }
-            for each in limits.rows
+            for each in with_pauses(limits.rows, pauses)
         ]
         document["notes"] = [*limits.notes]
     if not isinstance(facts.logged, Unread | None):
@@ -226,6 +244,10 @@ def job_page(facts: Facts) -> Document:
     }  # fmt: skip
     if isinstance(found, tuple) and found[0] == "live":
         _, row, standing, steps, progress = found
+        if standing.scope is not None and not isinstance(logged, Unread | None) and logged["why"]:
+            pauses = {p["scope"]: p for w in logged["why"]["waits"] for p in reversed(w["pauses"])}
+            pause = pause_of(standing.use, pauses.get(standing.scope))
+            standing = standing._replace(pause=pause)
         rows = job_rows(row, standing, facts.now_ms)
         document["job"] = listed_row(row, facts.access, facts.now_ms) | standing_document(standing)
         document["facts"] = shown_rows(rows[3:], facts.access, without=_WHY_ROWS)

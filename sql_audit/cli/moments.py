@@ -10,6 +10,8 @@ import click
 from rq_core.cli.options import Instant, json_option, queue_option
 from rq_core.cli.text import say, terminal
 from rq_core.model.lib.text import counted
+from rq_core.model.limits.breakers import is_breaker
+from rq_core.views.pauses import cause_says
 from sql_audit.cli.options import asking, audit_option, known_watermarks
 from sql_audit.cli.text import in_ms, print_answer, print_marks
 from sql_audit.times import readable
@@ -71,9 +73,18 @@ def _say_wait(wait: JobWait) -> None:
     )
     if wait.judged_from_ms is not None:
         say(f"    from {readable(wait.judged_from_ms)} on:")
+    for pause in reversed(wait.pauses):
+        until = (
+            "until resume-scope" if pause.until_ms is None else f"until {readable(pause.until_ms)}"
+        )
+        if pause.resumed_at_ms is not None:
+            until += f", resumed at {readable(pause.resumed_at_ms)}"
+        says = cause_says(dataclasses.asdict(pause))
+        say(f"    {pause.scope} was paused from {readable(pause.at_ms)} {until}, {says}")
     for each in wait.in_front:
         named = f", the last {', '.join(each.named)}" if each.named else ""
         word = "exhausted" if " per " in each.limit else "full"
+        word = "paused" if is_breaker(each.scope) else word
         say(
             f"    {each.scope} ≤ {each.limit}: {word} for {in_ms(each.full_ms)}, "
             f"{least}{counted(each.holders, 'claim')} of other jobs{named}"

@@ -17,7 +17,15 @@ from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from sql_audit.errors import HistoryUnknown
-from sql_audit.queries import ended_claims, event_pages, history, moments, schedules, waits
+from sql_audit.queries import (
+    ended_claims,
+    event_pages,
+    history,
+    moments,
+    schedules,
+    scope_pauses,
+    waits,
+)
 from sql_audit.queries.event_list import EVENTS, last_events
 from sql_audit.queries.event_pages import END, EventPage, Place
 from sql_audit.store import migrate
@@ -181,6 +189,20 @@ class LogQuestions:
                 ended_claims.ended_claims(engine, wanted, after=place, limit=limit)
             )
         )
+
+    def pauses(self, queue: str, scopes: Sequence[str] | None) -> dict[str, dict[str, Any]]:
+        """Return the last pause of each of these scopes, by scope; without scopes, of those that paused last."""
+        now_ms = round(time.time() * 1000)
+
+        def ask(engine: Engine) -> dict[str, dict[str, Any]]:
+            if scopes is not None:
+                found = scope_pauses.last_pauses(engine, queue, scopes, now_ms)
+            else:
+                with engine.connect() as connection:
+                    found = scope_pauses.recent_pauses(connection, queue, now_ms)
+            return {scope: _document(each) for scope, each in found.items()}
+
+        return self._ask(ask)
 
     def with_id(self, job_id: str) -> list[dict[str, Any]]:
         """Return the jobs of all queues that have this id."""

@@ -16,6 +16,8 @@ FAILURES_MAX: Final = 20
 """Maximum number of failures that an answer names for one pause: the last ones."""
 PAUSES_MAX: Final = 20
 """Maximum number of pauses of one scope that an answer about a wait has: the last ones."""
+RECENT_MAX: Final = 100
+"""Maximum number of pauses that are read if no scopes are named."""
 BEFORE_MS: Final = 30 * PAUSE_MAX_MS
 """Milliseconds for which an operator's pause is looked for before a wait. Failures and handlers pause for a day or
 less."""
@@ -31,6 +33,10 @@ _LAST: Final = text(
     f"SELECT {_COLUMNS} FROM scope_pauses WHERE queue = :queue AND scope IN :scopes AND at_ms >= :earliest "
     "ORDER BY at_ms DESC, epoch DESC, seq DESC, ordinal DESC LIMIT :most"
 ).bindparams(bindparam("scopes", expanding=True))
+_RECENT: Final = text(
+    f"SELECT {_COLUMNS} FROM scope_pauses WHERE queue = :queue AND at_ms >= :earliest "
+    f"ORDER BY at_ms DESC, epoch DESC, seq DESC, ordinal DESC LIMIT {RECENT_MAX}"
+)
 _FAILURES: Final = text(
     "SELECT job_id, task, worker, failed_at_ms, error_type FROM scope_pause_failures WHERE queue = :queue "
     "AND scope = :scope AND paused_at_ms = :at_ms AND epoch = :epoch AND seq = :seq AND ordinal = :ordinal "
@@ -70,10 +76,15 @@ class ScopePause:
     failures: list[Failure] = field(default_factory=list)
     """The failures that counted, the last first, at most FAILURES_MAX. Of a probe that failed: its failure alone."""
 
+    def ends_ms(self, at_most: int) -> int:
+        """Return when the pause ended, or ``at_most`` (Unix ms) if that is earlier."""
+        return min(
+            each for each in (self.until_ms, self.resumed_at_ms, at_most) if each is not None
+        )
+
     def ms_within(self, since_ms: int, until_ms: int) -> int:
         """Return the ms of a time in which this pause was in force."""
-        ends = [each for each in (self.until_ms, self.resumed_at_ms, until_ms) if each is not None]
-        return max(0, min(ends) - max(since_ms, self.at_ms))
+        return max(0, self.ends_ms(until_ms) - max(since_ms, self.at_ms))
 
 
 def pauses_during(
@@ -95,6 +106,15 @@ def pauses_during(
         for row in rows
         if _of(row, []).ms_within(since_ms, until_ms)
     ]
+
+
+def ms_paused(pauses: Iterable[ScopePause], since_ms: int, until_ms: int) -> int:
+    """Return the ms of a time in which one of these pauses of one scope was in force. They may overlap."""
+    total, seen = 0, since_ms
+    for pause in sorted(pauses, key=lambda each: each.at_ms):
+        total += pause.ms_within(seen, until_ms)
+        seen = max(seen, min(until_ms, pause.ends_ms(until_ms)))
+    return total
 
 
 def last_pauses(
@@ -122,6 +142,21 @@ def last_pauses(
             if len(rows) < len(wanted):
                 break
             wanted = [scope for scope in wanted if scope not in found]
+    return found
+
+
+def recent_pauses(
+    connection: Connection, queue: str, now_ms: int, most: int = PAUSES_MAX
+) -> dict[str, ScopePause]:
+    """Return the last pause of each of the scopes that paused last, by scope: at most ``most`` scopes.
+
+    Only the last RECENT_MAX pauses are read, and none that began more than BEFORE_MS before ``now_ms`` (Unix ms).
+    """
+    found: dict[str, ScopePause] = {}
+    asked = {"queue": queue, "earliest": now_ms - BEFORE_MS}
+    for row in connection.execute(_RECENT, asked).all():
+        if row.scope not in found and len(found) < most:
+            found[row.scope] = _of(row, _failures(connection, row))
     return found
 
 

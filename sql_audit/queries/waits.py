@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Row, text
 
+from rq_core.model.limits.breakers import is_breaker
 from rq_core.model.limits.costs import cost_of
-from rq_core.model.limits.scopes import scopes_of
+from rq_core.model.limits.scopes import is_rate, scopes_of
 from sql_audit.errors import HistoryUnknown
 from sql_audit.mirror.projection import rebuild
 from sql_audit.queries.history import PrunedTo, history, per_window, pruned_after, unknown
@@ -30,6 +31,7 @@ from sql_audit.queries.occupancy import (
     read_scopes,
 )
 from sql_audit.queries.pauses import JobPause, pauses_of
+from sql_audit.queries.scope_pauses import ScopePause, ms_paused, pauses_during
 from sql_audit.store.orphans import LOST_AT
 from sql_audit.store.schema.duration_classes import of_each_span
 from sql_audit.store.schema.tables import GONE, LOST
@@ -79,7 +81,7 @@ class InFront:
     scope: str
     limit: str
     full_ms: int
-    """Milliseconds of the wait for which the scope was full, or the rate was exhausted."""
+    """Milliseconds of the wait for which the scope was full or paused, or the rate was exhausted."""
     holders: int
     """Number of other jobs' claims under this scope that were in force during the wait. For a rate, the number of
     claims that began during the wait."""
@@ -105,6 +107,8 @@ class JobWait:
     judged_from_ms: int | None = None
     """Unix ms from which on all claims of other jobs were read, if there were too many to read all of the wait. The
     counts are then minimums, and ``full_ms`` is counted from this time."""
+    pauses: list[ScopePause] = field(default_factory=list)
+    """The pauses of the job's scopes that were in force during the wait, the last first."""
     ended: str | None = None
     """How a wait ended without a claim: ``cancelled``; ``lost`` or ``gone`` if Redis forgot the job. None if a claim
     ended it, or if it has not ended."""
@@ -219,8 +223,14 @@ def _wait(
     until_ms = max(since_ms, until_ms)
     others, judged_from_ms = _others(connection, of, since_ms, until_ms)
     begun_ms, since_ms = since_ms, since_ms if judged_from_ms is None else judged_from_ms
-    in_front = []
+    in_front, pauses = [], list[ScopePause]()
     for scope, *limit in scopes:
+        paused = (
+            pauses_during(connection, of["queue"], scope, since_ms, until_ms + (claim is None))
+            if is_rate(scope)
+            else []
+        )
+        pauses += paused
         held = [
             (job, begin, end, limit_in(theirs, scope))
             for job, task, begin, end, theirs in others
@@ -239,7 +249,10 @@ def _wait(
             taken = [(at_ms, limit_in(theirs, scope)) for at_ms, theirs in before]
             taken += [(begin, limit) for _, begin, _, limit in held]
             spent = [(at_ms, cost_under(limit)) for at_ms, limit in taken if limit is not None]
-            full_ms = ms_spent(spent, in_force, since_ms, until_ms, cost)
+            full_ms = max(
+                0 if is_breaker(scope) else ms_spent(spent, in_force, since_ms, until_ms, cost),
+                ms_paused(paused, since_ms, until_ms),
+            )
         else:
             words = str(in_force[0])
             full_ms = ms_full([(b, e) for _, b, e, _ in held], int(in_force[0]), since_ms, until_ms)
@@ -248,8 +261,19 @@ def _wait(
     others_claimed = sum(begin >= begun_ms for _, _, begin, _, _ in others)
     longest = max(in_front, key=lambda each: each.full_ms, default=None)
     held_back_by = longest.scope if longest is not None and longest.full_ms else None
+    if held_back_by is None and claim is None and pauses:
+        # The log ends when the pause begins.
+        held_back_by = pauses[0].scope
     return JobWait(
-        begun_ms, until_ms, claim, worker, others_claimed, in_front, held_back_by, judged_from_ms
+        begun_ms,
+        until_ms,
+        claim,
+        worker,
+        others_claimed,
+        in_front,
+        held_back_by,
+        judged_from_ms,
+        pauses,
     )
 
 

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rq_core.cli.options import (
+    audit_url_option,
     connect,
     json_option,
     known_queues,
+    pauses_in_log,
     print_json,
     queue_option,
     server_options,
@@ -27,6 +29,7 @@ from rq_core.protocol.reads.result_reads import Absent
 from rq_core.protocol.reads.shown_reads import PLACE_MAX, StreamPlace
 from rq_core.views.job import Rows, ended_document, ended_rows, job_rows
 from rq_core.views.jobs import ListedJob, listed_document, number
+from rq_core.views.pauses import pause_of
 from rq_core.views.scopes import standing_document
 from rq_core.views.shown import bar, chunk_document, progress_document, progress_says
 from rq_core.views.steps import (
@@ -51,9 +54,18 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("job_id", metavar="ID")
 @queue_option
+@audit_url_option("The audit database: adds who or what paused the scope for which the job waits.")
 @server_options
 @json_option
-def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json: bool) -> None:
+def job(
+    job_id: str,
+    queue: str | None,
+    audit_url: str | None,
+    redis_url: str,
+    prefix: str,
+    *,
+    as_json: bool,
+) -> None:
     """Show the state of the job ID; of a dead job, why it died; of a job that a worker gave back, why, and what to do.
 
     For a durable job, it shows the last steps; those in doubt were begun and not saved, and may have happened. For a
@@ -75,6 +87,10 @@ def job(job_id: str, queue: str | None, redis_url: str, prefix: str, *, as_json:
             steps = None
             if life is not None:
                 steps = client.run(reads.saved_steps(found.queue, life, SHOWN_MAX))
+            if standing.scope and standing.use.standing != "open":
+                pauses = pauses_in_log(audit_url, found.queue, [standing.scope])
+                pause = pause_of(standing.use, pauses.get(standing.scope))
+                standing = standing._replace(pause=pause)
             _show(row, standing, steps, shown, as_json=as_json)
             return
         ended = client.run(reads.ended(job_id, where))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,11 +14,13 @@ import click
 from rq_core.cli.options import (
     LIST_MAX,
     actor,
+    audit_url_option,
     audited_options,
     connect,
     json_option,
     known_queues,
     limit_option,
+    pauses_in_log,
     print_json,
     queue_option,
     server_options,
@@ -26,6 +29,7 @@ from rq_core.cli.options import (
 from rq_core.cli.text import print_records, print_table, say
 from rq_core.model.table.machine import State
 from rq_core.views.lists import LISTS
+from rq_core.views.scopes import not_open, with_pauses
 
 if TYPE_CHECKING:
     from rq_core.connections.client import Client
@@ -158,6 +162,7 @@ def dead(**given: Any) -> None:
 @click.command()
 @listed_queue_argument
 @limit_option("scopes")
+@audit_url_option("The audit database: adds who or what paused a scope, and after which failures.")
 @server_options
 @json_option
 def caps(**given: Any) -> None:
@@ -166,7 +171,13 @@ def caps(**given: Any) -> None:
     Scopes with a limit of their own come first, then the keys that jobs hold or wait for, then the
     weights of a fair queue. Without QUEUE, the server must have only one queue.
     """
-    _show_of_queue("caps", given)
+    view = LISTS["caps"]
+    with connect(given["redis_url"], given["prefix"]) as client:
+        queue = _queue_of(client, given["queue"])
+        found = client.run(view.query(client.calls, queue, given["limit"]))
+    pauses = pauses_in_log(given["audit_url"], queue, not_open(found.rows))
+    found = dataclasses.replace(found, rows=with_pauses(found.rows, pauses))
+    show(view, found, as_json=given["as_json"])
 
 
 @click.command()

@@ -5,8 +5,8 @@ client.run(client.calls.reads.caps("mail", 100))
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from rq_core.errors import QueueDamaged
 from rq_core.model.keys import QueueKeys
@@ -78,6 +78,8 @@ class ScopeStatus(NamedTuple):
     """Redis' time at the read (Unix ms). ``resumes_ms`` is by the same clock."""
     use: ScopeUse = OPEN
     """What is in use of a rate, and whether the scope is paused or probing."""
+    pause: Mapping[str, Any] | None = None
+    """What the audit log says of the pause in force; None: nothing, or it was not read."""
 
 
 class ScopeHolder(NamedTuple):
@@ -118,6 +120,8 @@ class Standing(NamedTuple):
     """Redis' time at the read of the scope (Unix ms); None: no scope was read."""
     use: ScopeUse = OPEN
     """What is in use of the rate for which the job waits, and whether its scope is paused or probing."""
+    pause: Mapping[str, Any] | None = None
+    """What the audit log says of the pause in force of that scope; None: nothing, or it was not read."""
 
 
 class ScopeReads(QueueReader):

@@ -1,0 +1,47 @@
+"""What the audit log says of the pause of a scope: who or what paused it, and which failures made a breaker do so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from rq_core.model.lib.text import counted
+
+if TYPE_CHECKING:
+    from rq_core.model.limits.use import ScopeUse
+
+NAMED_MAX: Final = 5
+"""Maximum number of failures that a sentence names."""
+
+Pause = Mapping[str, Any]
+"""The document of a pause, as AuditQuestions.pauses returns it."""
+
+
+def pause_of(use: ScopeUse, pause: Pause | None) -> Pause | None:
+    """Return the log's document of the pause that is in force in a scope, or whose probe is awaited; else None.
+
+    None, too, if the log has only an earlier pause: its mirror is behind.
+    """
+    if pause is None or use.standing == "open" or pause["resumed_at_ms"] is not None:
+        return None
+    return pause if pause["until_ms"] == use.until_ms else None
+
+
+def cause_says(pause: Pause) -> str:
+    """Return a phrase that names who or what paused a scope, such as *by 2 failures: OSError of job a, …*."""
+    if pause["cause"] == "operator":
+        return f"by {pause['who']}" + (f": {pause['reason']}" if pause["reason"] else "")
+    if pause["cause"] == "handler":
+        return f"by the handler of job {pause['job_id']}"
+    if pause["cause"] != "failures":
+        return "by a claim that Redis has forgotten"
+    found = pause["failures"]
+    named = [f"{each['error_type'] or '?'} of job {each['job_id']}" for each in found[:NAMED_MAX]]
+    said = f"by {counted(len(found), 'failure')}: {', '.join(named)}"
+    rest = len(found) - len(named)
+    return said + (f", and {rest} more" if rest > 0 else "")
+
+
+def resume_command(queue: str, scope: str) -> str:
+    """Return the command by which an operator ends the pause of a scope."""
+    return f"rq-core resume-scope {queue} {scope}"
