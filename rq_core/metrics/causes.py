@@ -15,8 +15,10 @@ from rq_core.model.lib.text import counted
 from rq_core.model.lib.url import AUDIT_URL_VARIABLE
 from rq_core.model.limits.breakers import is_breaker
 from rq_core.model.limits.limit import shown
+from rq_core.model.limits.pauses import cause_says, pause_of, resume_command
 from rq_core.model.limits.scopes import is_rate
-from rq_core.model.plugins import InboxOverview, InboxQueue, LogOverview
+from rq_core.model.limits.use import ScopeUse
+from rq_core.model.plugins import InboxOverview, InboxQueue, LogOverview, QueueLog
 from rq_core.model.table.reasons import Reason
 from rq_core.protocol.reads.overview import QUEUES_MAX
 from rq_core.protocol.reads.queue_load import (
@@ -35,6 +37,8 @@ _REASONS: Final = {
 JUST_NOW_MS = 600_000
 """Milliseconds for which a death counts as a cause: the period over which its alert counts deaths."""
 
+SCOPES_NAMED: Final = 3
+"""Maximum number of paused scopes that a cause names."""
 STUCK_MS: Final = 10_000
 """Milliseconds after which a relay's batch of rows counts as stuck. (After 5 s, any relay sends the batch again.)"""
 
@@ -93,8 +97,10 @@ def _causes(state: Overview | Unread, log: LogOverview | Unread | None) -> list[
         ratio = state.used_memory / state.maxmemory
         if ratio > _bound("RqCoreMemory"):
             found.append(Cause("RqCoreMemory", None, f"Redis uses {ratio:.0%} of its maxmemory"))
+    logs = {each.queue: each for each in log.queues} if isinstance(log, LogOverview) else {}
     for queue in state.queues:
         found += _of_queue(queue)
+        found += _paused_scopes(queue, logs.get(queue.queue))
     if state.strays:
         found.append(Cause("RqCoreQueueUnreadable", None, state.strays))
     if state.queues_left_out:
@@ -152,6 +158,37 @@ def _of_queue(queue: QueueOverview) -> Iterator[Cause]:
         yield Cause("RqCoreMirrorBehind", name, behind)
     if len({(each.says.version, each.says.code) for each in present}) > 1:
         yield Cause("RqCoreCodeSkew", name, "its workers run different code or versions of rq-core")
+
+
+def _paused_scopes(queue: QueueOverview, log: QueueLog | None) -> Iterator[Cause]:
+    """Yield the cause about the scopes of a queue that are paused or probing, with what the log says of some."""
+    scopes = queue.paused_scopes
+    if not scopes:
+        return
+    told = [
+        f"{scope} {_standing(use, queue.now_ms)}{_paused_by(scope, use, log)}"
+        for scope, use in list(scopes.items())[:SCOPES_NAMED]
+    ]
+    if len(scopes) > len(told):
+        least = "" if queue.paused_scopes_exact else "at least "
+        told.append(f"and {least}{counted(len(scopes) - len(told), 'more scope')}")
+    says = f"{'; '.join(told)}; `{resume_command(queue.queue, 'SCOPE')}` ends a pause"
+    yield Cause("RqCoreScopePaused", queue.queue, says)
+
+
+def _standing(use: ScopeUse, now_ms: int) -> str:
+    if use.standing == "probing":
+        return f"is probing with job {use.probe}" if use.probe else "awaits a probe"
+    if use.until_ms is None:
+        return "is paused until resume-scope"
+    return f"is paused for {_span(max(0, use.until_ms - now_ms))}"
+
+
+def _paused_by(scope: str, use: ScopeUse, log: QueueLog | None) -> str:
+    pause = None if log is None else pause_of(use, log.last_pauses.get(scope))
+    if pause is not None:
+        return f", {cause_says(pause)}"
+    return f", by {use.by}" if use.by else ""
 
 
 def _late(queue: QueueOverview) -> Iterator[Cause]:

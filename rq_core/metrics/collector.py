@@ -37,6 +37,10 @@ ALWAYS_SHOWN: Final = ("succeeded", "died", "lease_expired")
 of these outcomes, which may be 0. Other outcomes have no sample until a claim ends with them."""
 
 
+PAUSE_CAUSES: Final = ("failures", "handler", "operator")
+"""Causes of pauses that each mirrored queue has a sample of, which may be 0."""
+
+
 class Sample(NamedTuple):
     """One number of a metric family."""
 
@@ -117,6 +121,9 @@ def _queue_samples(queue: QueueOverview) -> Iterator[Sample]:
         yield Sample("rqc_schedules", (name,), queue.schedules)
         yield Sample("rqc_schedule_late_seconds", (name,), late.late_ms / 1000 if late else 0)
         yield Sample("rqc_schedule_missed_total", (name,), queue.schedules_missed)
+    standings = [use.standing for use in queue.paused_scopes.values()]
+    for standing in ("paused", "probing"):
+        yield Sample("rqc_scopes_paused", (name, standing), standings.count(standing))
     for scope in queue.scopes:
         labels = (name, scope.scope)
         yield Sample("rqc_scope_holders", labels, scope.holders)
@@ -141,6 +148,8 @@ def log_samples(
         yield Sample("rqc_audit_losses_total", labels, log.losses)
         yield Sample("rqc_audit_orphaned_events", labels, log.orphaned_events)
         yield Sample("rqc_audit_unproven_events", labels, log.events - (log.proven_events or 0))
+        for cause in {**dict.fromkeys(PAUSE_CAUSES, 0), **log.pauses}:
+            yield Sample("rqc_audit_scope_pauses", (log.queue, cause), log.pauses.get(cause, 0))
         if log.proven_at_ms is not None:
             age = max(0, now_ms - log.proven_at_ms) / 1000
             yield Sample("rqc_audit_proof_age_seconds", labels, age)

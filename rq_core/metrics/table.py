@@ -12,10 +12,12 @@ from typing import Final, Literal, NamedTuple
 
 from rq_core.model.table.effects import CLAIM_ENDS
 from rq_core.model.table.machine import PRIORITIES, State
-from rq_core.protocol.reads.overview import QUEUES_MAX, SCOPES_MAX
+from rq_core.protocol.reads.overview import QUEUES_MAX, RATES_MAX, SCOPES_MAX
 from rq_core.worker.claim_counters import BOUNDS_S
 
-LABELS: Final = frozenset({"queue", "state", "priority", "scope", "task", "outcome", "why"})
+LABELS: Final = frozenset(
+    {"queue", "state", "priority", "scope", "task", "outcome", "why", "cause"}
+)
 """The names of all labels. The value of ``scope`` is a scope without a key: ``queue``, ``task=send``, or a family of
 keys."""
 TASKS_MAX: Final = 256
@@ -29,6 +31,8 @@ VALUES_MAX: Final = {
     # One more, for a lost claim, which no event ends.
     "outcome": len(CLAIM_ENDS) + 1,
     "why": 2,
+    # One more, for a pause whose claim Redis has forgotten.
+    "cause": 4,
 }
 """The maximum number of values that each label may have in one queue, by label."""
 
@@ -165,6 +169,13 @@ FAMILIES: Final = (
         "queue",
         "scope",
     ),
+    _state(
+        "rqc_scopes_paused",
+        f"Scopes of rates and breakers that are paused or probing. If more than about {RATES_MAX} such scopes of a"
+        " queue are in use, this is a lower bound.",
+        "queue",
+        "state",
+    ),
     _state("rqc_backlog_events", "Events that wait to be mirrored.", "queue"),
     _state("rqc_backlog_bytes", "Bytes of the events that wait to be mirrored.", "queue"),
     _state(
@@ -271,6 +282,13 @@ FAMILIES: Final = (
         " run of `rq-core audit verify` that finds a violation, has `--since`, or has only a reader's rights is not"
         " recorded.",
         "queue",
+    ),
+    _log(
+        "rqc_audit_scope_pauses",
+        "Pauses of scopes that began in the last 10 minutes, by cause: failures, handler, operator, or unknown if Redis"
+        " has forgotten the claim that paused the scope.",
+        "queue",
+        "cause",
     ),
     _log(
         "rqc_claims_ended_total",

@@ -13,7 +13,7 @@ sentence. ``pyproject.toml`` declares the entry points of sql_audit.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
@@ -251,14 +251,12 @@ def relay_command() -> CompanionCommand:
 
 
 def inbox_finder() -> FindInInbox:
-    """Return the function that finds jobs in an inbox. Raises AuditNotConfigured if no installed package has this
-    function."""
+    """Return the function that finds jobs in an inbox. Raises AuditNotConfigured if no installed package has it."""
     return cast(FindInInbox, _audit("inbox"))
 
 
 def inbox_reader_opener() -> OpenInboxReader:
-    """Return the function that opens an inbox to read its state. Raises AuditNotConfigured if no installed package has
-    this function."""
+    """Return the function that opens an inbox to read its state. Raises AuditNotConfigured if no package has it."""
     return cast(OpenInboxReader, _audit("inbox_reader"))
 
 
@@ -329,6 +327,10 @@ class QueueLog:
     """Number of events that the last proof covered; None: the log was never proven."""
     proven_at_ms: int | None
     """Unix ms of the last proof, by the clock of the machine that made it; None: the log was never proven."""
+    pauses: Mapping[str, int] = field(default_factory=dict)
+    """Number of pauses of scopes that began in the last 10 minutes, by cause: failures, handler or operator."""
+    last_pauses: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """The last such pause of some scopes, by scope, as AuditQuestions.pauses returns it."""
 
 
 class EndedClaims(NamedTuple):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from rq_core.model.lib.text import counted
 from rq_core.model.limits.breakers import is_breaker
 from rq_core.model.limits.limit import shown
+from rq_core.model.limits.pauses import Pause, cause_says, pause_of, resume_command
 from rq_core.model.limits.scopes import QUEUE, WEIGHT, family_of, is_rate, unit_of
 from rq_core.protocol.reads.scope_reads import LANES_MAX
-from rq_core.views.pauses import Pause, cause_says, pause_of, resume_command
 from rq_core.views.table import Found
 from rq_core.views.text import ago
 

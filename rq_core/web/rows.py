@@ -14,12 +14,12 @@ from rq_core.metrics.causes import Cause
 from rq_core.model.filters.filter_text import text_of
 from rq_core.model.job import JobError, place_in
 from rq_core.model.keys import is_name
+from rq_core.model.limits.pauses import cause_says
 from rq_core.model.showing.shown import TEXT_MAX
 from rq_core.model.table.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
 from rq_core.model.table.machine import Event
 from rq_core.protocol.reads.queue_load import QueueOverview
 from rq_core.views.jobs import job_document, listed_document, notes
-from rq_core.views.pauses import cause_says
 from rq_core.views.queues import queue_document, queue_notes, worker_document
 from rq_core.views.shown import progress_document
 from rq_core.views.text import utc
@@ -112,7 +112,9 @@ def _path_of(cause: Cause) -> str:
         )
     if cause.queue is None:
         return ""
-    return queue_path(cause.queue) + ("#limits" if cause.alert == "RqCoreScopeFull" else "")
+    return queue_path(cause.queue) + (
+        "#limits" if cause.alert in ("RqCoreScopeFull", "RqCoreScopePaused") else ""
+    )
 
 
 def _command(line: str, queue: str | None) -> str:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.metrics.causes import Cause, Unread, causes
+from rq_core.model.limits.pauses import pause_of
 from rq_core.model.plugins import InboxOverview, LogOverview
 from rq_core.protocol.reads.queue_load import Overview, QueueOverview
 from rq_core.views.job import ended_document, ended_rows, job_rows
-from rq_core.views.pauses import pause_of
 from rq_core.views.scopes import (
     holders_of,
     limit_of,

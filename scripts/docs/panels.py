@@ -155,6 +155,13 @@ ROWS: Final = (
                     (f"rqc_scope_blocked_lanes{_Q}", "{{queue}} {{scope}} lanes"),
                 ),
             ),
+            Panel(
+                "Paused scopes", "short", ((f"rqc_scopes_paused{_Q}", "{{queue}} {{state}}"),),
+            ),
+            Panel(
+                "Pauses in 10 minutes, from the log", "short",
+                ((f"rqc_audit_scope_pauses{_Q}", "{{queue}} by {{cause}}"),),
+            ),
         ),
     ),
     (

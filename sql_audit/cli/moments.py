@@ -11,7 +11,7 @@ from rq_core.cli.options import Instant, json_option, queue_option
 from rq_core.cli.text import say, terminal
 from rq_core.model.lib.text import counted
 from rq_core.model.limits.breakers import is_breaker
-from rq_core.views.pauses import cause_says
+from rq_core.model.limits.pauses import cause_says
 from sql_audit.cli.options import asking, audit_option, known_watermarks
 from sql_audit.cli.text import in_ms, print_answer, print_marks
 from sql_audit.times import readable

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Row, bindparam, text
@@ -23,6 +23,7 @@ from rq_core.model.plugins import EndedClaims, LogOverview, QueueLog
 from rq_core.model.table.effects import CLAIM_ENDS
 from sql_audit.mirror import source_registry
 from sql_audit.mirror.redis_access import Outbox
+from sql_audit.queries import scope_pauses
 from sql_audit.store import migrate, orphans
 from sql_audit.store.claim_minutes import MINUTE_MS
 from sql_audit.store.connection.database import Database
@@ -66,6 +67,15 @@ _FORGOTTEN: Final = text(
 )
 """Counts the claims that ended in one range of orphaned events. The statement is executed for each range: if it were
 joined with the view of all ranges, PostgreSQL would read all events."""
+
+PAUSES_MS: Final = 10 * MINUTE_MS
+"""Milliseconds for which the reader counts a pause of a scope after its beginning."""
+SCOPES_MAX: Final = 10
+"""Maximum number of scopes of a queue whose last pause is read."""
+_PAUSES: Final = text(
+    "SELECT p.queue, COALESCE(p.cause, 'unknown') AS cause, COUNT(*) AS pauses FROM mirror_cursor c "
+    "CROSS JOIN scope_pauses p WHERE p.queue = c.queue AND p.at_ms > :since GROUP BY 1, 2"
+)
 
 T = TypeVar("T")
 
@@ -149,6 +159,10 @@ class MetricsReader:
         orphaned = {row.queue: int(row.events) for row in connection.execute(_ORPHANED)}
         proofs = {row.queue: row for row in connection.execute(_PROOFS)}
         epoch = connection.execute(_EPOCHS).scalar()
+        now_ms = round(time.time() * 1000)
+        pauses = defaultdict[str, dict[str, int]](dict)
+        for row in connection.execute(_PAUSES, {"since": now_ms - PAUSES_MS}):
+            pauses[row.queue][row.cause] = int(row.pauses)
         queues = []
         for row in cursors:
             proof, lost = proofs.get(row.queue), losses.get(row.queue)
@@ -164,6 +178,10 @@ class MetricsReader:
                     orphaned_events=orphaned.get(row.queue, 0),
                     proven_events=int(proof.events) if proof else None,
                     proven_at_ms=int(proof.at_ms) if proof else None,
+                    pauses=pauses.get(row.queue, {}),
+                    last_pauses=_last_pauses(connection, row.queue, now_ms)
+                    if row.queue in pauses
+                    else {},
                 )
             )
         history = (epoch, tuple(sorted((queue, lost.last) for queue, lost in losses.items())))
@@ -244,6 +262,11 @@ class MetricsReader:
                 self._lifted = _added(self._lifted, [(key, (fell[0], fell[1], fell[2]))])
         self._shown = dict(sums)
         return _added(sums, self._lifted.items())
+
+
+def _last_pauses(connection: Connection, queue: str, now_ms: int) -> dict[str, dict[str, Any]]:
+    found = scope_pauses.recent_pauses(connection, queue, now_ms, SCOPES_MAX)
+    return {scope: asdict(pause) for scope, pause in found.items()}
 
 
 def _sums_of(row: Any) -> tuple[Key, Sums]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
 from rq_core.metrics.causes import causes
+from rq_core.model.plugins import LogOverview, QueueLog
 from rq_core.model.recurrence import recurrence
 from rq_core.protocol.calls.schedules import Declaration
 from rq_core.protocol.reads import worker_registry
 from rq_core.protocol.reads.worker_registry import Presence
 from tests.kit.seed import Seed
+from tests.kit.wait import wait_until
 
 LEASE_MS = 30_000
 
@@ -159,6 +162,60 @@ def test_causes_use_the_singular_for_one_job(seed: Seed) -> None:
     )
     seed.configure(paused=1)
     assert said(seed)["RqCoreQueuePaused"] == "paused, and 1 job is ready"
+
+
+def test_a_cause_names_paused_and_probing_scopes_and_the_operator(seed: Seed) -> None:
+    """Checks a pause by a failure, a probe, an operator's pause, and a scope that has failed without a pause."""
+    family = "ask.host@60s:failures"
+    seed.cap(family, "1/60000ms/3600000")
+    seed.cap(f"{family}=probed", "1/60000ms/1")
+    seed.cap(f"{family}=well", "2/60000ms/1")
+    ids = ("failed", "probed", "well")
+    seed.enqueue(*(seed.job(each, scopes=[f"{family}={each}"]) for each in ids))
+    works(seed)
+    for claim in seed.claim(10).jobs:
+        seed.fail(claim, delay_ms=0)
+    begun: list[str] = []
+
+    def has_begun() -> bool:
+        begun.extend(claim.id for claim in seed.claim(10).jobs)
+        return "probed" in begun
+
+    wait_until(has_begun, "the probe begins")
+    seed.client.run(seed.client.calls.pauses.pause(seed.queue, f"{family}=mended", by="ada"))
+
+    assert sorted(begun) == ["probed", "well"]
+    assert said(seed)["RqCoreScopePaused"] == (
+        f"{family}=failed is paused for 60 min; {family}=mended is paused until resume-scope, by ada; "
+        f"{family}=probed is probing with job probed; `rq-core resume-scope {seed.queue} SCOPE` ends a pause"
+    )
+
+
+def test_the_log_names_the_failures_of_a_paused_scope(seed: Seed) -> None:
+    """Checks that a pause in the log counts only if it is the pause that is in force."""
+    scope = "ask.host@60s:failures=h"
+    seed.cap(scope, "1/60000ms/3600000")
+    seed.enqueue(seed.job("a", scopes=[scope]))
+    (claim,) = seed.claim(1).jobs
+    seed.fail(claim, delay_ms=1)
+    state = seed.client.run(seed.calls.reads.overview())
+    until_ms = state.queues[0].paused_scopes[scope].until_ms
+    failure = {"job_id": "a", "error_type": "OSError"}
+    pause = {
+        "cause": "failures",
+        "until_ms": until_ms,
+        "resumed_at_ms": None,
+        "failures": [failure],
+    }
+
+    def says(**other: Any) -> str:
+        log = QueueLog(seed.queue, 1, 1, 0, 0, 0, 0, None, None, {}, {scope: pause | other})
+        found = causes(state, LogOverview((log,), ()))
+        return next(each.says for each in found if each.alert == "RqCoreScopePaused")
+
+    assert ", by 1 failure: OSError of job a; " in says()
+    assert "OSError" not in says(until_ms=1)
+    assert "OSError" not in says(resumed_at_ms=2)
 
 
 def test_the_number_of_waiting_jobs_is_a_lower_bound_if_there_are_many_lanes(seed: Seed) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
+from rq_core.metrics.collector import QueueCollector
 from rq_core.protocol.calls import claims
 from tests.cli.conftest import CommandLine
 from tests.web.conftest import QUEUE, Browse, Scene, read
@@ -45,6 +48,7 @@ def test_commands_and_the_page_name_the_failures_that_paused_a_scope(
         "caps": cli.ok("caps", QUEUE, *log),
         "job": cli.ok("job", "c", *log),
         "why": cli.ok("audit", "why", "c", *log),
+        "top": " ".join(cli.ok("top", "--once", *log).split()),
         "page of the queue": read(browse(), f"/queues/{QUEUE}"),
         "page of the job": read(browse(), f"/jobs/{QUEUE}/c"),
     }
@@ -85,3 +89,22 @@ def test_a_log_that_cannot_be_read_does_not_hide_a_pause(scene: Scene, cli: Comm
     assert SCOPE in answer.stdout
     assert "paused until" in answer.stdout
     assert "the audit log cannot be read" in answer.stderr
+
+
+def test_metrics_count_paused_scopes_and_the_causes_of_their_pauses(scene: Scene) -> None:
+    pause_by_failures(scene)
+    pauses = scene.seed.client.calls.pauses
+    scene.seed.client.run(pauses.pause(QUEUE, f"{FAMILY}=h2", by="ada"))
+    scene.mirror()
+
+    with contextlib.closing(QueueCollector.at(scene.url, audit_url=scene.audit_url)) as collector:
+        found = {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in collector.collect()
+            for sample in family.samples
+        }
+
+    counted = {key[2]: value for key, value in found.items() if key[0] == "rqc_audit_scope_pauses"}
+    assert counted == {"failures": 1, "handler": 0, "operator": 1}
+    paused = {key[2]: value for key, value in found.items() if key[0] == "rqc_scopes_paused"}
+    assert paused == {"paused": 2, "probing": 0}

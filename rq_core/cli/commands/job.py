@@ -24,12 +24,12 @@ from rq_core.cli.options import (
 from rq_core.cli.text import print_table, say
 from rq_core.masking import masked
 from rq_core.model.lib.text import counted, printable
+from rq_core.model.limits.pauses import pause_of
 from rq_core.model.outcome import Failed, Replaced, Succeeded
 from rq_core.protocol.reads.result_reads import Absent
 from rq_core.protocol.reads.shown_reads import PLACE_MAX, StreamPlace
 from rq_core.views.job import Rows, ended_document, ended_rows, job_rows
 from rq_core.views.jobs import ListedJob, listed_document, number
-from rq_core.views.pauses import pause_of
 from rq_core.views.scopes import standing_document
 from rq_core.views.shown import bar, chunk_document, progress_document, progress_says
 from rq_core.views.steps import (

@@ -45,6 +45,7 @@ OF_CAUSE: Final = {
     "RqCoreLeasesOver": "running",
     "RqCoreJobsWait": "oldest",
     "RqCoreScopeFull": "blocked lanes",
+    "RqCoreScopePaused": "blocked lanes",
     "RqCoreJobsDie": "dead",
     "RqCoreBacklogHalf": "backlog",
     "RqCoreMirrorBehind": "backlog",

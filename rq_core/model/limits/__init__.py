@@ -7,5 +7,6 @@ jobs that a scope admits. A policy names the scopes of a task's jobs.
 - ``breaker_log``: how these scopes stand by the log.
 - ``costs``: how much of a unit a job takes from a rate that counts this unit.
 - ``use``: what is in use of a rate, and whether a scope is open, paused or probing.
+- ``pauses``: what the audit log says of the pause of a scope, as text.
 - ``policy``: the rules by which a task's jobs get their scopes, names and options.
 """

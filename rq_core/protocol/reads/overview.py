@@ -17,8 +17,9 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from rq_core.model.keys import QueueKeys
-from rq_core.model.limits.limit import CapEntry
+from rq_core.model.limits.limit import CapEntry, Limit
 from rq_core.model.limits.scopes import QUEUE, RANK, WEIGHT, family_of, is_scope
+from rq_core.model.limits.use import ScopeUse, use_of
 from rq_core.model.schedule import Schedule
 from rq_core.model.settings import SETTINGS
 from rq_core.model.state_line import JobState
@@ -42,8 +43,8 @@ from rq_core.protocol.reads.worker_registry import (
 )
 from rq_core.scripts.plain import plain_text
 
-COMMANDS_MAX: Final = 43
-"""Maximum number of commands for one queue. A queue with every optional part takes 43 commands: with a backlog of
+COMMANDS_MAX: Final = 44
+"""Maximum number of commands for one queue. A queue with every optional part takes 44 commands: with a backlog of
 events, schedules, parked jobs, boxes, progress, remembered ids, full scopes and blocked lanes."""
 SCOPES_MAX: Final = 9
 """Maximum number of scopes of a queue whose holders are counted."""
@@ -61,8 +62,12 @@ BLOCKED_MAX: Final = 4
 that wait for a task's cap. For each lane that was found, its age and the number of its jobs are read."""
 LIMITS_MAX: Final = 200
 """Approximate number of a queue's stored limits that are read."""
+RATES_MAX: Final = 500
+"""Approximate number of scopes of rates and breakers that are read, to find those that are paused."""
 QUEUES_MAX: Final = 1_000
 """Maximum number of queues that are read: those that come first by name."""
+
+NO_LIMIT: Final = Limit(None)
 
 # The numbers of jobs, which every read of a queue asks for.
 
@@ -129,6 +134,7 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
         heads=[["LRANGE", key, 0, HEADS_MAX - 1] for key in lists],
         blocked=["ZCARD", keys("blocked")],
         caps=["HSCAN", keys("caps"), 0, "COUNT", LIMITS_MAX],
+        rates=["HSCAN", keys("rates"), 0, "COUNT", RATES_MAX],
         due=["ZRANGE", keys("scheduled"), 0, SCHEDULED_MAX - 1, "WITHSCORES"],
         opened=[["ZRANGEBYSCORE", keys("open"), *rank, "LIMIT", 0, 1] for rank in ranks],
         waited_for=[
@@ -145,6 +151,7 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
     number = partial(number_of, facts)
     counted = counts_of(first.sizes, facts, number)
     limits, limits_exact = _limits_of(*first.caps)
+    rates, rates_exact = pairs_of(first.rates[1]), str(first.rates[0]) == "0"
     due = pairs_of(first.due)
     due_ms = next(map(float, due.values()), now_ms)
     due_ids = [member[4:] for member in due if member.startswith("job|")]
@@ -249,6 +256,8 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
         late_schedule=_latest(zip(first_due, *lines, strict=True) if lines else (), now_ms),
         schedules_missed=number("schedules_missed"),
         evicted=number("evicted"),
+        paused_scopes=_paused(rates, limits, now_ms, limits_exact=limits_exact),
+        paused_scopes_exact=rates_exact,
         **counted,
     )
 
@@ -315,6 +324,21 @@ def _limits_of(cursor: Any, stored: Any) -> tuple[dict[str, CapEntry], bool]:
         with contextlib.suppress(ValueError, KeyError):
             found[name] = CapEntry.parse(text)
     return found, len(found) == len(texts) and str(cursor) == "0"
+
+
+def _paused(
+    rates: Mapping[str, str], limits: Mapping[str, CapEntry], now_ms: int, *, limits_exact: bool
+) -> dict[str, ScopeUse]:
+    """Return the scopes that are paused or probing, by name. ``rates`` are fields of the key ``rates``."""
+    found = {}
+    for name, text in rates.items():
+        entry = limits.get(name) or limits.get(family_of(name))
+        # If its limit was not read, the scope counts as one that has a limit.
+        limit = entry.limit if entry else NO_LIMIT if limits_exact else Limit(1, 1)
+        use = use_of(name, text, limit, now_ms)
+        if use.standing != "open":
+            found[name] = use
+    return dict(sorted(found.items()))
 
 
 def _without_keys(limits: dict[str, CapEntry], waited_for: set[str]) -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rq_core.model.limits.limit import Limit
 from rq_core.model.limits.scopes import QUEUE, is_rate
+from rq_core.model.limits.use import ScopeUse
 from rq_core.model.settings import RESULT_COST
 from rq_core.protocol.reads.worker_registry import PresentWorker
 
@@ -154,6 +156,11 @@ class QueueOverview:
     """Number of instants for which no job was enqueued, since the queue was created."""
     evicted: int = 0
     """Number of kept results whose values were removed to make room for others, since the queue was created."""
+
+    paused_scopes: Mapping[str, ScopeUse] = field(default_factory=dict)
+    """The scopes of rates and breakers that are paused or probing, by name, and how each stands."""
+    paused_scopes_exact: bool = True
+    """True if no such scope is missing in ``paused_scopes``."""
 
     @property
     def remembered_ratio(self) -> float:
