@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
-from rq_core import App, Cap, Unique
+from rq_core import App, Breaker, Cap, RetryPolicy, Unique
 from rq_core.worker import Worker, WorkerOptions
 from sql_audit.inbox.service import run_relay
 from tests.inbox.conftest import committed
@@ -37,6 +37,14 @@ def app(valkey: RedisServer, url: str) -> Iterator[App]:
 
         @app.task(queue="mail")
         def plain(n: int) -> None: ...
+
+        @app.task(
+            queue="mail",
+            breaker=Breaker(failures=2, per_seconds=60, cooldown=3_600, per="host"),
+            retry=RetryPolicy(max_attempts=1),
+        )
+        def ask(host: str) -> None:
+            raise ConnectionError("no answer")
 
         yield app
 
@@ -73,6 +81,25 @@ def test_unique_names_caps_and_kept_results_work_for_jobs_from_an_inbox(app: App
     assert "high" == line_of(app, by_name.id)["priority"]
     work(app)
     assert ["a", "a", "b"] == [handle.result(5) for handle in results]
+
+
+def test_breakers_count_the_failures_of_jobs_from_an_inbox(app: App, url: str) -> None:
+    """Checks jobs of an app with the task's code, and of one without it. The second failure pauses the scope."""
+    engine = create_engine(url)
+    with (
+        App(app.redis_url, inbox=url) as other,
+        Session(engine) as session,
+        session.begin(),
+    ):
+        asked = [app.tasks["ask"].within(session).enqueue("a") for _ in range(2)]
+        asked += [other.within(session).enqueue("mail", "ask", {"host": "a"}) for _ in range(2)]
+    engine.dispose()
+    relay(app)
+    work(app)
+
+    assert sorted(handle.state() for handle in asked) == ["dead", "dead", "ready", "ready"]
+    (scope,) = (each for each in app.caps("mail") if each.scope == "ask.host@60s:failures=a")
+    assert (scope.use.standing, scope.waiting) == ("paused", 2)
 
 
 def test_a_delay_and_a_deadline_count_from_the_insert_into_the_inbox(app: App, url: str) -> None:

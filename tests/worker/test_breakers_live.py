@@ -82,6 +82,47 @@ async def test_excepted_errors_do_not_count(app: App) -> None:
     assert len(log_of(app.client, "died", QUEUE)) == 4
 
 
+async def test_breakers_count_jobs_of_producers_without_the_code_and_of_schedules(
+    app: App, valkey_url: str
+) -> None:
+    """Checks jobs from before and after the worker has registered the task, and a run of a schedule.
+
+    The second failure pauses the scope. The other jobs of the host wait, and no attempt of theirs is spent.
+    """
+    ill = {"a"}
+
+    later = RetryPolicy(max_attempts=5, base=3_600)
+
+    @app.task(
+        queue=QUEUE, breaker=breaker(failures=2, cooldown=3_600, except_for=ValueError), retry=later
+    )
+    async def ask(host: str) -> None:
+        if host in ill:
+            raise ConnectionError("no answer")
+        raise ValueError(host)
+
+    app.schedule("poll", ask.job("a"), every=3_600, overlap="allow")
+    with App(valkey_url) as other:
+        other.enqueue(QUEUE, "ask", {"host": "a"})
+        async with working(app, queues=[QUEUE], concurrency=1):
+            await wait_until_async(lambda: log_of(app.client, "retried", QUEUE), "a failure")
+            other.connections.policies._found.clear()
+            app.run_schedule(QUEUE, "poll")
+            await wait_until_async(lambda: log_of(app.client, "scope_paused", QUEUE), "a pause")
+            other.enqueue(QUEUE, "ask", {"host": "a"})
+            app.run_schedule(QUEUE, "poll")
+            for _ in range(3):
+                other.enqueue(QUEUE, "ask", {"host": "b"})
+            await wait_until_async(
+                lambda: len(log_of(app.client, "retried", QUEUE)) == 5, "the other host's jobs fail"
+            )
+
+        (paused,) = log_of(app.client, "scope_paused", QUEUE)
+        assert paused["scope"] == "ask.host@60s:failures=a"
+        (scope,) = (each for each in app.caps(QUEUE) if each.scope == paused["scope"])
+        assert (scope.use.standing, scope.waiting) == ("paused", 2)
+
+
 async def test_a_timeout_counts_and_a_batch_counts_each_of_its_jobs(app: App) -> None:
     @app.task(queue=QUEUE, breaker=breaker(failures=1), timeout=0.05)
     async def slow(host: str) -> None:
