@@ -27,6 +27,7 @@ from rq_core.errors import (
     UniqueHeld,
     WaitTimeout,
 )
+from rq_core.worker import Worker, WorkerOptions
 from tests.docs.conftest import Load
 from tests.docs.transcript import DOCS, EXAMPLES
 from tests.kit.servers import RedisServer
@@ -310,6 +311,32 @@ def test_the_example_of_costs_pauses_a_busy_model_and_then_settles_its_cost(
 
     assert [each.outcome for each in ran] == ["scheduled", "succeeded"]
     assert capsys.readouterr().out == "small says hello\n"
+
+
+def test_the_example_of_breakers_pauses_an_ill_host_and_an_operator_resumes_it(
+    load: Load,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    valkey: RedisServer,
+) -> None:
+    """Checks the example with a worker. A page that is missing does not count as a failure of its host."""
+    monkeypatch.setenv("RQ_CORE_REDIS_URL", valkey.url)
+    example = load("breakers")
+    with example.app as app:
+        app.enqueue_many([example.read.job("ill", page) for page in ("missing", *"abcde")])
+        example.read.enqueue("well", "index")
+        asyncio.run(Worker(app, WorkerOptions(queues=("pages",), burst=True, concurrency=1)).run())
+        (ill,) = (each for each in app.caps("pages") if each.scope.endswith("=ill"))
+        example.resume("ill")
+        paused = [each.scope for each in app.caps("pages") if each.use.standing == "paused"]
+        example.maintain("well")
+        (well,) = (each for each in app.caps("pages") if each.scope.endswith("=well"))
+
+    assert capsys.readouterr().out == "index of well\n"
+    assert (ill.use.standing, ill.waiting) == ("paused", 2)
+    assert paused == []
+    assert well.use.standing == "paused"
+    assert well.use.by is not None
 
 
 def test_the_examples_on_the_page_about_testing_pass(load: Load) -> None:
