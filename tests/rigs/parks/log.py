@@ -31,13 +31,22 @@ class Told(NamedTuple):
 class Log:
     """The log of one queue. Use it in a ``with`` statement."""
 
-    def __init__(self, client: Client, place: Path, queue: str, *, of: Log | None = None) -> None:
-        """The log of another queue may be given as ``of``. Both logs then use the database of ``of``."""
+    def __init__(
+        self,
+        client: Client,
+        place: Path,
+        queue: str,
+        *,
+        of: Log | None = None,
+        url: str | None = None,
+    ) -> None:
+        """The log of another queue may be given as ``of``. Both logs then use the database of ``of``. Otherwise the
+        database is ``url``, which must be empty, or an SQLite file in ``place``."""
         self._client = client
         self._queue = queue
         self._of = of
         if of is None:
-            self.database = Database(f"sqlite:///{place}/{queue}.db")
+            self.database = Database(url or f"sqlite:///{place}/{queue}.db")
             lay_schema(self.database)
         else:
             self.database = of.database
