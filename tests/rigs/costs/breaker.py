@@ -4,6 +4,7 @@ may begin in a pause, and one probe may run at a time. At the end all services a
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -30,6 +31,8 @@ SHARES: Final = 0.0, 1.0, 1.0, 0.3
 """The shares of answers that are errors; a service changes from one to another at random."""
 PHASE_S: Final = 0.3, 4.0
 """The shortest and the longest time (s) between two changes of a service."""
+FIRST_S: Final = 1.5, 4.0
+"""The shortest and the longest time (s) for which a service fails at the beginning."""
 WAITING: Final = 15
 """The number of jobs of each host that wait or run at least, until the end."""
 TICK_S: Final = 0.05
@@ -37,8 +40,11 @@ FOLLOW_S: Final = 0.5
 HEALED_S: Final = 60.0
 """The longest time (s) from the last healing to the end of the last job."""
 SHOWN: Final = 20
-FAULTS: Final = ("probe.kill", "probe.kill", "probe.stop", "probe.stop", "kill", "stop", "leave", "redis")
-"""The faults that are drawn: of the worker that runs the next job of a paused host, of any worker, and of Redis."""
+FAULTS: Final = (
+    "host.kill", "host.stop", "redis", "kill", "host.stop", "host.kill", "stop", "leave",
+)  # fmt: skip
+"""The faults, in turn: of the worker that runs the next job of a failing host, which is a probe if the host is paused;
+of any worker; and of Redis."""
 
 
 @dataclass
@@ -57,19 +63,19 @@ class Strained:
 
     @property
     def kills(self) -> int:
-        return self.faults["kill"] + self.faults["probe.kill"]
+        return self.faults["kill"] + self.faults["host.kill"]
 
     @property
     def zombies(self) -> int:
-        return self.faults["stop"] + self.faults["probe.stop"]
+        return self.faults["stop"] + self.faults["host.stop"]
 
     def line(self) -> str:
         found, told, faults = self.judged, self.events, self.faults
         return (
             f"{self.jobs:,} jobs, {self.runs:,} runs in {self.seconds:.0f} s; {found.pauses} pauses of open scopes,"
             f" {found.again} by probes; {found.probes} probes, {found.probes_lost} of them lost with their worker,"
-            f" {found.opened} opened a scope; {self.kills} kills ({faults['probe.kill']} of probes), {self.zombies}"
-            f" zombies ({faults['probe.stop']} with probes), {told['lease_expired']} lost leases,"
+            f" {found.opened} opened a scope; {self.kills} kills ({faults['host.kill']} in handlers of failing hosts),"
+            f" {self.zombies} zombies ({faults['host.stop']} in such handlers), {told['lease_expired']} lost leases,"
             f" {told['settlement_refused']} settlements refused, {faults['leave']} workers and {faults['redis']} times"
             f" Redis restarted; failed runs until a pause {min(found.failing, default=0)} to"
             f" {max(found.failing, default=0)}, of them in flight at most {max(found.in_flight, default=0)}; the first"
@@ -90,7 +96,7 @@ class Strain:
         """The host of each job."""
         self._server, self._crew, self._log, self._draw = server, crew, log, draw
         self._folder = crew.place / "hosts"
-        self._turns = dict.fromkeys(names, 0.0)
+        self._turns = {name: time.monotonic() + draw.uniform(*FIRST_S) for name in names}
         """When a service changes next (monotonic, s)."""
         self._wakes: dict[int, float] = {}
         """When a suspended worker goes on (monotonic, s), by process id."""
@@ -100,14 +106,14 @@ class Strain:
     def strain(self, seconds: float, every_s: float) -> None:
         """Let services fail and heal for this time, with a fault about every ``every_s``."""
         began = time.monotonic()
-        next_fault = began
+        next_fault, faults = began + every_s / 2, itertools.cycle(FAULTS)
         while (now := time.monotonic()) < began + seconds:
             for host, at in self._turns.items():
                 if now >= at:
                     self._answer(host, self._draw.choice(SHARES))
                     self._turns[host] = now + self._draw.uniform(*PHASE_S)
             if now >= next_fault:
-                self._fault(self._draw.choice(FAULTS))
+                self._fault(next(faults))
                 next_fault = now + self._draw.uniform(0.5, 1.5) * every_s
             self._enqueue()
             self._go_on()
@@ -132,7 +138,9 @@ class Strain:
             wait_until(is_done, "all jobs have ended", timeout=HEALED_S)
         self.found.healed_s = time.monotonic() - began
         if left := self._log.unended():
-            self.found.problems.append(f"{left} jobs are left {HEALED_S:g} s after the last healing")
+            self.found.problems.append(
+                f"{left} jobs are left {HEALED_S:g} s after the last healing"
+            )
 
     def _answer(self, host: str, share: float) -> None:
         fresh = self._folder / f"{host}.fresh"
@@ -154,7 +162,7 @@ class Strain:
             hosts.app.enqueue_many(jobs)
 
     def _fault(self, kind: str) -> None:
-        if kind.startswith("probe."):
+        if kind.startswith("host."):
             self._mark(kind)
             return
         if kind == "redis":
@@ -219,7 +227,7 @@ def strain(
     folder = place / "hosts"
     folder.mkdir()
     for name in names:
-        (folder / name).write_text("0.0")
+        (folder / name).write_text("1.0")
     app.connect_to(server.url)
     app.apply_settings()
     options = "--concurrency", str(places), "--grace", "1"

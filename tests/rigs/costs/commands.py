@@ -1,20 +1,24 @@
-"""The commands ``scripts/prove/live costs``: the proofs of rates that count a unit in their long form."""
+"""The commands ``scripts/prove/live costs``: the proofs of rates that count a unit, and of breakers, in their long
+form."""
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 
-from tests.kit.servers import Engine
+from tests.kit.servers import DurablePostgres, Engine
+from tests.rigs.costs import breaker as rig_of_breakers
 from tests.rigs.costs import keys as rig_of_keys
 from tests.rigs.costs import refusals
 from tests.rigs.schedules.commands import conclude, engine
-from tests.rigs.stage import directory, served
+from tests.rigs.stage import DURABLE, directory, served
 
 
 @click.group()
 def costs() -> None:
-    """Prove that rates in tokens hold: no job begins before the tokens of earlier jobs have come back, or in a
-    pause."""
+    """Prove that rates in tokens and breakers hold: no job begins before the tokens of earlier jobs have come back, or
+    in a pause."""
 
 
 @costs.command("keys")
@@ -40,4 +44,50 @@ def pause(jobs: int, count: int, engine: Engine) -> None:
     may begin only as fast as the rate allows. No job may spend an attempt."""
     with directory() as place, served(engine, place) as server:
         found = refusals.refuse(server.url, place, jobs, count)
+    conclude(found.line(), found.problems)
+
+
+@costs.command("breaker")
+@click.option(
+    "--seconds", default=180.0, show_default=True, help="How long services fail and heal."
+)
+@click.option("--hosts", default=6, show_default=True, help="Services, each with a breaker.")
+@click.option("--processes", default=3, show_default=True)
+@click.option("--places", default=4, show_default=True, help="Jobs that a worker runs at once.")
+@click.option("--every", default=1.5, show_default=True, help="Seconds from fault to fault.")
+@click.option("--seed", default=1, show_default=True)
+@click.option("--postgres", is_flag=True, help="A separate PostgreSQL, instead of an SQLite file.")
+@engine
+def strain(
+    seconds: float,
+    hosts: int,
+    processes: int,
+    places: int,
+    every: float,
+    seed: int,
+    engine: Engine,
+    *,
+    postgres: bool,
+) -> None:
+    """Let services fail and heal while workers are killed, suspended and restarted, and Redis is restarted. No job may
+    begin in a pause, one probe may run at a time, and at the end all jobs must succeed."""
+    with contextlib.ExitStack() as stack:
+        place = stack.enter_context(directory())
+        audit_url = None
+        if postgres:
+            database = DurablePostgres().start()
+            stack.callback(database.stop)
+            audit_url = database.url(database.create_database())
+        server = stack.enter_context(served(engine, place, DURABLE))
+        found = rig_of_breakers.strain(
+            server,
+            place,
+            seconds,
+            hosts_count=hosts,
+            processes=processes,
+            places=places,
+            every_s=every,
+            seed=seed,
+            audit_url=audit_url,
+        )
     conclude(found.line(), found.problems)

@@ -1,4 +1,5 @@
-"""The proofs of rates that count a unit in a short form; `scripts/prove/live costs` is the long form."""
+"""The proofs of rates that count a unit, and of breakers, in a short form; `scripts/prove/live costs` is the long
+form."""
 
 from __future__ import annotations
 
@@ -7,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.kit.servers import RedisServer
-from tests.rigs.costs import keys, refusals, tasks
+from tests.kit.servers import RedisServer, engines
+from tests.rigs.costs import breaker, keys, refusals, tasks
 from tests.rigs.costs.keys import Order
 from tests.rigs.costs.refusals import Refused, judge_pauses, judge_runs
 from tests.rigs.parks.log import Told
+from tests.rigs.stage import DURABLE, served
 
 
 def test_no_rate_is_exceeded_by_jobs_that_cost_up_to_three_times_the_burst(
@@ -33,6 +35,18 @@ def test_all_jobs_of_a_key_wait_after_a_429_and_no_attempt_is_spent(
     assert [] == found.problems
     assert found.pauses > 1
     assert 1 in found.probes
+
+
+def test_breakers_hold_while_services_fail_and_workers_and_redis_end(tmp_path: Path) -> None:
+    with served(engines()[0], tmp_path, DURABLE) as server:
+        found = breaker.strain(
+            server, tmp_path, 2.2, hosts_count=2, processes=2, places=3, every_s=0.6
+        )
+
+    assert [] == found.problems
+    assert found.judged.pauses > 0
+    assert found.judged.opened > 0
+    assert found.kills + found.zombies > 0
 
 
 def event(kind: str, at_ms: int, job: str = "a", **facts: Any) -> Told:

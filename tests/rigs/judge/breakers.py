@@ -188,7 +188,9 @@ class Judge:
             yield f"paused its scope with failure {known} within the window"
         in_flight = len(scope.in_force - {event.claim})
         runs = [self._runs.get(each) for each in scope.claims if each not in self._lost]
-        failing = sum(run is not None and run.how == FAILED and run.ended_ms > since_ms for run in runs)
+        failing = sum(
+            run is not None and run.how == FAILED and run.ended_ms > since_ms for run in runs
+        )
         if failing > self._limit.failures + in_flight:
             yield f"is one of {failing} failed runs, {in_flight} of them in flight at the pause"
         self.found.pauses += 1
