@@ -100,7 +100,6 @@ class Strain:
         """When a service changes next (monotonic, s)."""
         self._wakes: dict[int, float] = {}
         """When a suspended worker goes on (monotonic, s), by process id."""
-        self._marked: dict[Path, str] = {}
         self._followed = 0.0
 
     def strain(self, seconds: float, every_s: float) -> None:
@@ -122,7 +121,7 @@ class Strain:
 
     def heal(self) -> None:
         """Let all services answer, and wait until all jobs have ended."""
-        for mark in self._marked:
+        for mark in self._folder.glob("*.*"):
             mark.unlink(missing_ok=True)
         for host in self._turns:
             self._answer(host, 0.0)
@@ -190,18 +189,14 @@ class Strain:
         """Let the next handler of a failing host end or suspend its worker. It is a probe if the host is paused."""
         ill = [host for host in self._turns if (self._folder / host).read_text() == "1.0"]
         if ill:
-            mark = self._folder / f"{self._draw.choice(ill)}.{kind.removeprefix('probe.')}"
-            self._marked[mark] = kind
-            mark.touch()
+            (self._folder / f"{self._draw.choice(ill)}.{kind.removeprefix('host.')}").touch()
 
     def _go_on(self) -> None:
-        """Count the marks that handlers have taken, and let suspended workers go on once their leases are over."""
-        for mark in [each for each in self._marked if not each.exists()]:
-            self.found.faults[self._marked.pop(mark)] += 1
+        """Let suspended workers go on once their leases are over."""
         now = time.monotonic()
         for unit in self._crew.units:
             if unit.process.poll() is None and unit.process.is_stopped:
-                wake_s = now + hosts.LEASE_S * self._draw.uniform(1.3, 2.5)
+                wake_s = now + hosts.LEASE_S * self._draw.uniform(1.5, 3.5)
                 if now >= self._wakes.setdefault(unit.pid, wake_s):
                     os.kill(unit.pid, signal.SIGCONT)
                     del self._wakes[unit.pid]
@@ -253,7 +248,9 @@ def strain(
         found.jobs = len(strained.jobs)
         rows = auditlog.events(log.database, hosts.FRAGILE)
         found.events = Counter(row["type"] for row in rows)
-        runs = runs_of(crew.witness.lines())
+        lines = crew.witness.lines()
+        found.faults += Counter(f"host.{line['what']}" for line in lines)
+        runs = runs_of(lines)
         found.runs = len(runs)
         found.judged = Judge(runs, strained.jobs, hosts.LIMIT).judge(events_of(rows))
         found.problems += found.judged.problems[:SHOWN]
