@@ -240,5 +240,10 @@ class Judge:
         for job in self._hosts:
             if self._succeeded[job] != 1:
                 yield f"{job} succeeded {self._succeeded[job]} times"
+        for host, scope in self._scopes.items():
+            if scope.until_ms is not None and scope.probe is None:
+                yield f"{host} is not open, and no probe has begun since its pause"
+            elif scope.until_ms is not None and scope.probe not in scope.in_force:
+                yield f"{host} is not open, and no probe has begun since that of {scope.probe} has ended"
         for claim in self._runs.keys() - self._claimed:
             yield f"{claim[0]} ran in claim {claim[1]}, which the log does not have"
