@@ -1,7 +1,7 @@
 """The tasks of the workers in the proof of breakers: services that fail and heal, and that end a worker when the proof
 says so.
 
-How a service stands is a file with the name of its host: the share of its answers that are errors. A file HOST.kill or
+A file with the name of its host has the share of a service's answers that are errors. A file HOST.kill or
 HOST.stop lets the next handler of this host kill or suspend its worker.
 """
 

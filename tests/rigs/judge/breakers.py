@@ -74,7 +74,7 @@ class Judged:
 
 @dataclass
 class _Scope:
-    """How the scope of one host stands."""
+    """The state of the scope of one host."""
 
     until_ms: int | None = None
     awaited: bool = False
@@ -91,7 +91,7 @@ class _Scope:
 def in_order(events: Iterable[Event]) -> Iterator[Event]:
     """Yield the events with each `scope_paused` directly before the failure that caused it.
 
-    A call logs all pauses first, and then the failures of all its jobs, of which some may come before a pause.
+    A call logs all pauses first, and then the failures of all its jobs. Some of these count before the pause.
     """
     waiting: dict[Claim, Event] = {}
     for event in events:
@@ -243,7 +243,11 @@ class Judge:
         for host, scope in self._scopes.items():
             if scope.until_ms is not None and scope.probe is None:
                 yield f"{host} is not open, and no probe has begun since its pause"
-            elif scope.until_ms is not None and scope.probe not in scope.in_force:
-                yield f"{host} is not open, and no probe has begun since that of {scope.probe} has ended"
+            elif (
+                scope.until_ms is not None
+                and scope.probe is not None
+                and scope.probe not in scope.in_force
+            ):
+                yield f"{host} is not open, and no probe has begun since that of {scope.probe[0]} has ended"
         for claim in self._runs.keys() - self._claimed:
             yield f"{claim[0]} ran in claim {claim[1]}, which the log does not have"
