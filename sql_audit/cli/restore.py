@@ -19,14 +19,17 @@ from rq_core.cli.options import (
 )
 from rq_core.cli.text import say, terminal
 from rq_core.model.lib.text import counted
+from rq_core.model.limits.limit import FOREVER_MS
 from sql_audit.cli.options import audit_option, current, known_watermarks
 from sql_audit.cli.text import print_answer, print_marks, progress
+from sql_audit.times import readable
 
 if TYPE_CHECKING:
     from rq_core.connections.client import Client
     from sql_audit.queries.history import Watermark
     from sql_audit.store.connection.database import Database
     from sql_audit.upkeep.lost import LostJob
+    from sql_audit.upkeep.lost_pauses import LostPause
     from sql_audit.upkeep.lost_schedules import LostSchedule
     from sql_audit.upkeep.restore import Applied
 
@@ -59,15 +62,16 @@ def restore(
     as_json: bool,
 ) -> None:
     """List the jobs that a loss of data in Redis affects: jobs that are live or lost in SQL and missing in Redis, and
-    jobs that have ended in SQL and will run again. Also list the changes of schedules that Redis lost.
+    jobs that have ended in SQL and will run again. Also list the changes of schedules that Redis lost, and the pauses
+    and resumes of scopes by operators.
 
     With --apply, the command enqueues the missing jobs again under their own ids, and removes jobs that have ended
-    unless they run. It also puts back the schedules, pauses and removals that were set live; workers themselves declare
-    the schedules of their code again. It needs a running mirror, and the arguments in the log:
-    App(audit_payload="full"). If it was interrupted, run it again. If the log has a gap, a job without later events may
-    have ended in the gap: such jobs are listed as uncertain, and not restored without --accept-gaps. The exit status is
-    0 if no job is left to restore or remove, 2 if something could not be restored or removed, 1 if the command could
-    not do its work.
+    unless they run. It also puts back the schedules, pauses and removals that were set live, and the pauses and resumes
+    of scopes; workers themselves declare the schedules of their code again. It needs a running mirror, and the
+    arguments in the log: App(audit_payload="full"). If it was interrupted, run it again. If the log has a gap, a job
+    without later events may have ended in the gap: such jobs are listed as uncertain, and not restored without
+    --accept-gaps. The exit status is 0 if no job is left to restore or remove, 2 if something could not be restored or
+    removed, 1 if the command could not do its work.
     """
     with current(url) as database:
         from rq_core.connections.client import Client
@@ -120,6 +124,8 @@ def restore(
             say(f"  steps lost: {job_id}{_not_put_back(why) if not is_known else ''}")
         for schedule in each.schedules:
             say(f"  {_lost_schedule(schedule)}")
+        for pause in each.pauses:
+            say(f"  {_lost_pause(pause)}")
         for job in each.lost:
             say(f"  {_kind(job)}: {_lost_job(job)}")
         for job_ in each.revived:
@@ -182,6 +188,16 @@ def _lost_job(job: LostJob) -> str:
     return f"{words}{went_on}{steps}"
 
 
+def _lost_pause(lost: LostPause) -> str:
+    """Return a line about the change of an operator that Redis lost."""
+    if lost.until_ms is None:
+        return f"scope {lost.scope}: Redis lost that {lost.by} resumed it"
+    until = (
+        "until it is resumed" if lost.until_ms >= FOREVER_MS else f"until {readable(lost.until_ms)}"
+    )
+    return f"scope {lost.scope}: Redis lost that {lost.by} paused it {until}"
+
+
 def _lost_schedule(lost: LostSchedule) -> str:
     """Return a line about a schedule: which change Redis lost, and what prevents or complicates putting it back."""
     what = {
@@ -227,7 +243,7 @@ def _print_applied(done: dict[str, Applied], *, as_json: bool) -> None:
             say(f"  {counted(each.named, one, 'names of jobs that have ended are held again')}")
         back = [f"what was in use of {scope}, and its pause" for scope in each.scopes]
         _say_steps(each)
-        for what in (*back, *map(_lost_schedule, each.schedules)):
+        for what in (*back, *map(_lost_pause, each.pauses), *map(_lost_schedule, each.schedules)):
             say(f"  put back: {what}")
         for schedule in each.schedules_left:
             say(f"  left: {_lost_schedule(schedule)}")

@@ -31,6 +31,7 @@ from sql_audit.store.connection.database import Database
 from sql_audit.store.connection.statements import CURSOR
 from sql_audit.upkeep.lost import LostJob
 from sql_audit.upkeep.lost_boxes import lost_boxes
+from sql_audit.upkeep.lost_pauses import LostPause, put_pauses_back
 from sql_audit.upkeep.lost_rates import put_rates_back
 from sql_audit.upkeep.lost_schedules import LostSchedule, lost_schedules, put_back, stored_entries
 from sql_audit.upkeep.survey import Differences, find_differences, lost_jobs, revived_jobs
@@ -60,6 +61,8 @@ class Applied:
     """Number of names of ended jobs that are held again until their instants."""
     scopes: list[str] = field(default_factory=list)
     """The scopes whose debts or pauses Redis has again."""
+    pauses: list[LostPause] = field(default_factory=list)
+    """Pauses and resumes of scopes by operators that Redis had lost, and that are in force again."""
     over: list[LostJob] = field(default_factory=list)
     """Lost jobs that were not restored, since they need not run again."""
     uncertain: list[LostJob] = field(default_factory=list)
@@ -131,6 +134,7 @@ def restore_jobs(
         if turn == 0:
             # Before the jobs: workers may claim each job at once.
             done.scopes = put_rates_back(client, database, queue, by=by)
+            done.pauses = put_pauses_back(client, database, queue, by=by)
         gap = find_differences(client, database, queue)
         entries = stored_entries(client, queue)
         wait_level(client, database, queue, wait_s)

@@ -51,6 +51,7 @@ from sql_audit.upkeep.lost_boxes import (
     lost_boxes,
     trusted,
 )
+from sql_audit.upkeep.lost_pauses import LostPause, lost_pauses
 from sql_audit.upkeep.lost_schedules import LostSchedule, lost_schedules, stored_entries
 from sql_audit.upkeep.windows import forgotten, in_force, name_restoration, names_in_force
 
@@ -100,6 +101,8 @@ class Survey:
     lost: list[LostJob] = field(default_factory=list)
     revived: list[RevivedJob] = field(default_factory=list)
     schedules: list[LostSchedule] = field(default_factory=list)
+    pauses: list[LostPause] = field(default_factory=list)
+    """Pauses and resumes of scopes by operators that Redis lost."""
     boxes: dict[str, bool] = field(default_factory=dict)
     """Ids of jobs in Redis that have lost their saved steps, each with whether the log has all of these steps."""
     why_lost: dict[str, str] = field(default_factory=dict)
@@ -140,6 +143,7 @@ def survey(client: Client, database: Database, queue: str) -> Survey:
     for revived, _ in revived_jobs(database, queue, gap.revived):
         found.revived.append(revived)
     found.schedules = lost_schedules(database, queue, stored_entries(client, queue)).found
+    found.pauses = lost_pauses(client, database, queue)
     for job_id, box in lost_boxes(database, queue, gap.boxes):
         found.boxes[job_id] = box.records is not None
         if box.why_lost is not None:

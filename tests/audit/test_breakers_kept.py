@@ -29,7 +29,7 @@ class Fragile:
     """A queue on the test's clock, with jobs of one host."""
 
     def __init__(self, server: RedisServer, database: Database) -> None:
-        self.database = database
+        self.server, self.database = server, database
         self.client = timed_client(server)
         self.control = server.client()
         self.clock = Clock(self.control, START_MS)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Final
 
 import pytest
 
 from rq_core.model.limits.breakers import LOOK_MS, read_breaker
+from rq_core.model.limits.limit import FOREVER_MS
+from sql_audit.mirror.redis_access import Outbox
+from sql_audit.mirror.turn import Mirror
 from sql_audit.proof.result import LogVerdict
 from sql_audit.store.connection.database import Database
-from tests.audit.epochs.forgetting import orphaned
+from sql_audit.upkeep.lost_pauses import LostPause
+from sql_audit.upkeep.restore import restore_jobs
+from sql_audit.upkeep.survey import survey
+from tests.audit.epochs.forgetting import orphaned, timed_client
 from tests.audit.epochs.test_failover import Pair
-from tests.audit.restore.jobs import claim, complete, lines
+from tests.audit.restore.jobs import claim, complete, invoke, lines
 from tests.audit.test_breakers_kept import COOLDOWN, SCOPE, Fragile
 from tests.kit.agreement import assert_agree, drain
 from tests.kit.fleet import QUEUE
@@ -82,7 +90,7 @@ on_valkey = pytest.mark.parametrize("engine", engines()[:1], ids=lambda each: ea
 
 
 def standing(fragile: Fragile) -> str:
-    """Return how the scope stands, by what Redis has."""
+    """Return whether the scope is open, paused or probing in Redis."""
     snapshot = fragile.client.run(fragile.client.calls.reads.snapshot(QUEUE))
     entry = read_breaker(snapshot["rates"].get(SCOPE, ""))
     return "open" if entry is None else entry.standing(fragile.clock.now_ms)
@@ -145,3 +153,74 @@ def test_one_probe_runs_at_a_time_and_all_jobs_end_after_a_failover_that_lost_a_
     assert recover(new) == probes
     assert_agree(new.client, new.database, LogVerdict.HOLDS)
     assert orphaned(new.database)
+
+
+@contextlib.contextmanager
+def mirroring(fragile: Fragile) -> Iterator[None]:
+    """Run a mirror on the test's clock during the block."""
+    stop = threading.Event()
+
+    def work() -> None:
+        with timed_client(fragile.server) as client:
+            mirror = Mirror(Outbox(client), fragile.database, QUEUE)
+            while not stop.wait(0.01):
+                mirror.turn()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@on_valkey
+@pytest.mark.parametrize(
+    ("kept", "lost", "was", "wants"),
+    [
+        pytest.param((), ("pause",), "open", "paused", id="pause"),
+        pytest.param(("pause",), ("resume",), "paused", "open", id="resume"),
+    ],
+)
+def test_restore_makes_the_change_of_an_operator_again_that_the_replica_did_not_have(
+    parted: Parted, kept: tuple[str, ...], lost: tuple[str, ...], was: str, wants: str
+) -> None:
+    """Checks that a scope does not stay paused for ever if its resume is lost."""
+    parted.old.enqueue(*JOBS)
+    parted.act(parted.old, *kept)
+    parted.part()
+    parted.act(parted.old, *lost)
+    new = parted.fail_over()
+    drain(new.client, new.database)
+    assert standing(new) == was
+
+    listed = survey(new.client, new.database, QUEUE).pauses
+    did = "paused it until it is resumed" if wants == "paused" else "resumed it"
+    printed = invoke(new.database, new.server.url).output
+    assert f"scope {SCOPE}: Redis lost that ada {did}" in printed
+    with mirroring(new):
+        done = restore_jobs(new.client, new.database, QUEUE, by="bob")
+
+    change = LostPause(SCOPE, FOREVER_MS if wants == "paused" else None, "ada")
+    assert (listed, done.pauses) == ([change], [change])
+    assert standing(new) == wants
+    drain(new.client, new.database)
+    assert survey(new.client, new.database, QUEUE).pauses == []
+    # The doctor goes by the time of the last claim.
+    assert bool(claim(new.client, 1)) == (wants == "open")
+    assert_agree(new.client, new.database, LogVerdict.HOLDS)
+
+
+@on_valkey
+def test_restore_keeps_what_an_operator_changed_after_the_failover(parted: Parted) -> None:
+    parted.old.enqueue(*JOBS)
+    parted.part()
+    parted.act(parted.old, "pause")
+    new = parted.fail_over()
+    parted.act(new, "pause", "resume")
+    drain(new.client, new.database)
+
+    assert survey(new.client, new.database, QUEUE).pauses == []
+    assert restore_jobs(new.client, new.database, QUEUE, by="bob").pauses == []
+    assert standing(new) == "open"
