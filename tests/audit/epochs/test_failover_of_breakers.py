@@ -86,6 +86,7 @@ def parted(start_redis: Callable[..., RedisServer], sqlite_url: str) -> Iterator
 
 PAUSED: Final = ("claim", "claim", "fail", "fail")
 PROBING: Final = (*PAUSED, "cooldown", "claim")
+pytestmark = pytest.mark.slow
 on_valkey = pytest.mark.parametrize("engine", engines()[:1], ids=lambda each: each.name)
 
 
