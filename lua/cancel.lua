@@ -4,16 +4,20 @@ its worker sees the mark when it next extends its leases.
 ONLY has the states, separated by spaces, of the jobs that may be cancelled; empty: any state. A job in another state is
 not changed.
 
+ENDED is how many claims of the job had ended when the caller read which children it has; empty: the caller has not read
+that. If another claim has ended since, the job is not changed: it may have children that the caller does not know. (The
+worker of a claim that is in force knows those that this claim has enqueued.)
+
 Transitions: ready -cancelled-> none, scheduled -cancelled-> none, parked -cancelled-> none,
     running -cancel_requested-> cancelling
 Flags: allow-oom
 Keys: jobs state
 Unread: jobs
 Args: slot number:int by why only
-Each: id
-Uses: call(open_call close_call now) parts(run_parts) emit(emit quoted) state(write_line) jobs_by_id(decide_by_id)
-    removal(end_job) unqueue(unqueue) lane_write(check_lanes write_lanes) batch(call_many)
-Returns: ok {ID cancelled|cancelling|ready|scheduled|parked|running|dead|gone}… | epoch
+Each: id ended
+Uses: call(open_call close_call now) parts(run_parts) emit(emit quoted) state(write_line count is_claimed)
+    jobs_by_id(decide_by_id) removal(end_job) unqueue(unqueue) lane_write(check_lanes write_lanes) batch(call_many)
+Returns: ok {ID cancelled|cancelling|moved|ready|scheduled|parked|running|dead|gone}… | epoch
 Invariants: I6, I10
 ]]
 
@@ -23,10 +27,18 @@ if refusal then
 end
 check_keys()
 
+--- Return whether a claim of a job has ended since ENDED claims had.
+local function has_run(job, ended)
+  return count(job, 'claim') - (is_claimed(job) and 1 or 0) ~= tonumber(ended)
+end
+
 local cancelled, requested, flagged = {}, {}, {}
-local answer = decide_by_id(function(id, job)
+local answer = decide_by_id(function(id, job, i)
+  local _, ended = each(i)
   if only ~= '' and not only:find(job.state, 1, true) then
     return nil
+  elseif ended ~= '' and has_run(job, ended) then
+    return 'moved'
   elseif job.state == 'ready' or job.state == 'scheduled' or job.state == 'parked' then
     cancelled[#cancelled + 1] = '["' .. id .. '"]'
     end_job(id, job, 'cancelled')

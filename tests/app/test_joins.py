@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from rq_core import App, Cap, RetryPolicy, durable, testing
+from rq_core import App, Cap, Filter, RetryPolicy, durable, testing
 from rq_core.app.durable import children as launches
 from rq_core.app.durable.items import KEEP_MS, least
 from rq_core.model.keys import queue_keys
 from rq_core.model.result_encoding import pack_result
+from rq_core.protocol.calls.admin import Admin
 from rq_core.protocol.engine.plan import Plan
 from rq_core.worker.child_ends import calls_for, parents_of
 from rq_core.worker.settlement import Settlement, calls_of, claim_call
@@ -154,3 +155,71 @@ def test_a_requeue_of_a_parent_requeues_its_children_first(app: App, fake: testi
 
     assert {handle.id: "requeued"} == found
     assert ["ready"] == states
+
+
+def move_once(app: App, monkeypatch: pytest.MonkeyPatch, move: Callable[[], object]) -> None:
+    """Call ``move`` after the first cancel of parents has read their children, and before it changes the parents."""
+    cancel, moves = Admin.cancel, [move]
+
+    def moving(admin: Any, queue: str, ids: Sequence[str], **options: Any) -> Any:
+        if queue == "orders" and moves:
+            moves.pop()()
+        return (yield from cancel(admin, queue, ids, **options))
+
+    monkeypatch.setattr(Admin, "cancel", moving)
+
+
+@pytest.mark.parametrize("by", ["id", "filter"])
+@pytest.mark.parametrize("is_parked", [False, True], ids=["first-run", "later-run"])
+def test_a_cancel_reaches_the_children_of_a_parent_that_runs_during_the_cancel(
+    app: App, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch, by: str, is_parked: bool
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> None: ...
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        if is_parked:
+            await durable().wait("go", bool)
+        await durable().map("pages", [render.call(n) for n in range(2)])
+
+    def run_parent() -> None:
+        if is_parked:
+            app.signal(handle, "go", True)
+        fake.drain("orders")
+
+    handle = order.enqueue()
+    if is_parked:
+        fake.drain("orders")
+    move_once(app, monkeypatch, run_parent)
+
+    if by == "id":
+        assert "cancelled" == handle.cancel()
+    else:
+        assert {"cancelled": 1} == app.cancel_where(Filter(queue="orders")).outcomes
+
+    assert [] == fake.enqueued("pages")
+    assert [] == fake.enqueued("orders")
+
+
+def test_a_cancel_of_many_parents_cancels_each_once_although_the_first_runs_meanwhile(
+    app: App, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render() -> None: ...
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        await durable().wait("go", bool)
+        await durable().run(render.call())
+
+    def run_first() -> None:
+        app.signal(first, "go", True)
+        fake.drain("orders")
+
+    first, *_ = sorted((order.enqueue() for _ in range(3)), key=lambda handle: handle.id)
+    fake.drain("orders")
+    move_once(app, monkeypatch, run_first)
+
+    assert {"cancelled": 3} == app.cancel_where(Filter(queue="orders")).outcomes
+    assert [] == fake.enqueued("orders") + fake.enqueued("pages")

@@ -482,7 +482,7 @@ def _of_every_kind(seed: Seed) -> list[tuple[str]]:
 
 @scene
 def cancel(seed: Seed) -> Scene:
-    return Scene("cancel", {**_by(), "only": ""}, _of_every_kind(seed))
+    return Scene("cancel", {**_by(), "only": ""}, [(i, "") for (i,) in _of_every_kind(seed)])
 
 
 def _waiting(seed: Seed) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ Args: each each_count
 Uses: state(read_line) stored_lines(read_lines)
 ]]
 
---- Call `decide(id, job)` for each job of the call's records that Redis has. It returns the job's outcome; if it
+--- Call `decide(id, job, i)` for each job of the call's records that Redis has. It returns the job's outcome; if it
 --- returns nil, the outcome is the job's state, which `decide` may have changed. It sets the state `gone` for a job
 --- that leaves Redis. An id that comes twice has the state that the first record gave it. Returns the answer: ids and
 --- outcomes, with `gone` for a job that Redis did not have, or has no longer.
@@ -21,7 +21,7 @@ local function decide_by_id(decide)
     seen[id] = job
     local outcome = 'gone'
     if job and job.state ~= 'gone' then
-      outcome = decide(id, job) or job.state
+      outcome = decide(id, job, i) or job.state
     end
     answer[#answer + 1], answer[#answer + 2] = id, outcome
   end

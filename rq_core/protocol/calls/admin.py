@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from rq_core import errors
@@ -47,16 +48,23 @@ class Admin:
         ids: Sequence[str],
         *,
         only: Iterable[State] = (),
+        ended: Mapping[str, int] = MappingProxyType({}),
         by: str | None = None,
         why: str = "",
         slot: Slot | None = None,
     ) -> Plan[dict[str, str]]:
         """Cancel jobs. Returns the outcome by id: cancelled, cancelling (the job runs), dead, or gone.
 
-        With ``only``, a job in another state stays unchanged, and its outcome is its state.
+        With ``only``, a job in another state stays unchanged, and its outcome is its state. ``ended`` has, by id, the
+        numbers of ended claims that :meth:`BoxReads.lives_and_ends` has read. A job of which another claim has ended
+        since stays unchanged, and its outcome is ``moved``.
         """
         args = {"only": " ".join(only)}
-        return (yield from self._for_ids("cancel", queue, ids, by, why, args, slot=slot))
+
+        def of_each(job_id: str) -> tuple[str, ...]:
+            return (str(ended.get(job_id, "")),)
+
+        return (yield from self._for_ids("cancel", queue, ids, by, why, args, of_each, slot=slot))
 
     def edit(
         self,
@@ -81,7 +89,11 @@ class Admin:
         Raises AuditBacklogFull.
         """
         args = change._asdict()
-        return (yield from self._for_ids("edit", queue, ids, by, why, args, line, slot=slot))
+
+        def of_each(_: str) -> tuple[str, ...]:
+            return (line,)
+
+        return (yield from self._for_ids("edit", queue, ids, by, why, args, of_each, slot=slot))
 
     def requeue(
         self,
@@ -116,7 +128,7 @@ class Admin:
         by: str | None,
         why: str,
         more: Mapping[str, str] | None = None,
-        *of_each: str,
+        of_each: Callable[[str], tuple[str, ...]] = lambda _: (),
         slot: Slot | None = None,
     ) -> Plan[dict[str, str]]:
         outcomes: dict[str, str] = {}
@@ -132,7 +144,7 @@ class Admin:
                     queue,
                     args,
                     parse_pairs,
-                    [(i, *of_each) for i in chunk],
+                    [(i, *of_each(i)) for i in chunk],
                     chunk,
                     absent=dict.fromkeys(chunk, "gone"),
                     slot=slot,

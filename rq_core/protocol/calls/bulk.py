@@ -28,7 +28,7 @@ from rq_core.model.settings import SLOT_ANSWER
 from rq_core.model.state_line import JobState
 from rq_core.model.table.machine import State
 from rq_core.protocol.calls.admin import IDS_CHUNK, WHY_MAX, Admin, Change, check_why
-from rq_core.protocol.calls.families import Families
+from rq_core.protocol.calls.families import MOVED, Families
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Pause, Plan, Slot, named_slot, parse_pairs
 from rq_core.protocol.reads.matches import matching
@@ -315,7 +315,9 @@ class Bulk:
                 return _counted(change, (yield from self._caught_up(change, made)), outcomes)
             now = sum(outcome in change.verb.done for outcome in told.values())
             made, changed = made.after_call(now), changed + now
-            outcomes |= told
+            moved = [job_id for job_id, outcome in told.items() if outcome == MOVED]
+            ids = [*(job_id for job_id in ids if job_id not in moved), *moved]
+            outcomes |= {i: outcome for i, outcome in told.items() if outcome != MOVED}
             if told.keys() != set(some):
                 # The answer to an earlier call, which was lost.
                 return _counted(change, made, outcomes)
@@ -368,9 +370,14 @@ class Bulk:
         by, why, slot = change.by, change.why(place.id), place.slot
         match change.verb.name:
             case "cancel":
-                verb = partial(admin.cancel, queue, only=change.states, by=by, why=why, slot=slot)
-                cancel = self._families.cancel_by
-                return (yield from cancel(verb, queue, ids, by=by, why=why))
+
+                def cancel(some: Sequence[str], ended: Mapping[str, int]) -> Plan[dict[str, str]]:
+                    only = change.states
+                    return admin.cancel(
+                        queue, some, only=only, ended=ended, by=by, why=why, slot=slot
+                    )
+
+                return (yield from self._families.cancel_by(cancel, queue, ids, by=by, why=why))
             case "edit":
                 edit = _from_the_beginning(change.edit, place.begun_ms)
                 return (yield from admin.edit(queue, ids, edit, by=by, why=why, slot=slot))

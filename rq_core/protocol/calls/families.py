@@ -26,8 +26,14 @@ from rq_core.protocol.reads.reads import Reads
 CANCELLED: Final = ("cancelled", "cancelling")
 """The outcomes of a cancelled job."""
 
+MOVED: Final = "moved"
+"""The outcome of a job of which a claim has ended since its children were read. The job was not changed."""
+
 Verb = Callable[[Sequence[str]], Plan[dict[str, str]]]
 """A change of jobs of one queue, given by their ids. It returns the outcomes by id."""
+Cancel = Callable[[Sequence[str], Mapping[str, int]], Plan[dict[str, str]]]
+"""A cancel of jobs of one queue, given by their ids and, by id, their numbers of ended claims. It returns the outcomes
+by id."""
 
 
 class Families:
@@ -51,18 +57,25 @@ class Families:
         """Cancel jobs of a queue, then the children of each cancelled job. Returns the outcomes of the jobs by id,
         without the children."""
 
-        def verb(chosen: Sequence[str]) -> Plan[dict[str, str]]:
-            return self._admin.cancel(queue, chosen, by=by, why=why)
+        def verb(chosen: Sequence[str], ended: Mapping[str, int]) -> Plan[dict[str, str]]:
+            return self._admin.cancel(queue, chosen, ended=ended, by=by, why=why)
 
-        return (yield from self.cancel_by(verb, queue, ids, by=by, why=why))
+        outcomes: dict[str, str] = {}
+        left = list(dict.fromkeys(ids))
+        # This ends: a job is left only if a claim of it ended between two calls, and it has a bounded number of claims.
+        while left:
+            outcomes |= yield from self.cancel_by(verb, queue, left, by=by, why=why)
+            left = [each for each in left if outcomes[each] == MOVED]
+        return outcomes
 
     def cancel_by(
-        self, verb: Verb, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
+        self, verb: Cancel, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str]]:
         """Cancel jobs of a queue with ``verb``, then the children of each cancelled job. Returns the outcomes of
-        ``verb``."""
-        families = yield from self._needed(queue, ids)
-        outcomes = yield from verb(ids)
+        ``verb``. For a job with the outcome ``moved``, the caller repeats the call."""
+        lives, ended = yield from self._reads.lives_and_ends(queue, ids)
+        families = yield from self._needed(queue, lives)
+        outcomes = yield from verb(ids, ended)
         gone = [family for each, family in families.items() if outcomes.get(each) in CANCELLED]
         for each, chosen in _by_queue(gone):
             yield from self.cancel(each, chosen, by=by, why=why)
@@ -84,7 +97,8 @@ class Families:
     ) -> Plan[dict[str, str]]:
         """Requeue the dead children of the dead jobs among ``ids``, then the jobs with ``verb``. Returns the outcomes
         of ``verb``."""
-        families = yield from self._needed(queue, ids, only=State.DEAD)
+        lives = yield from self._reads.lives(queue, ids, State.DEAD)
+        families = yield from self._needed(queue, lives)
         for each, chosen in _by_queue(families.values()):
             yield from self.requeue(each, chosen, by=by, why=why)
         return (yield from verb(ids))
@@ -114,13 +128,10 @@ class Families:
                     found.append(each)
         return found
 
-    def _needed(
-        self, queue: str, ids: Sequence[str], only: State | None = None
-    ) -> Plan[Mapping[str, list[Child]]]:
-        """Return the children whose ends their parents still need, by the parent's id. With ``only``, only parents in
-        this state are read."""
+    def _needed(self, queue: str, lives: Mapping[str, str]) -> Plan[Mapping[str, list[Child]]]:
+        """Return the children whose ends their parents still need, by the parent's id. ``lives``: parent's id → name of
+        its box."""
         found: dict[str, list[Child]] = {}
-        lives = yield from self._reads.lives(queue, ids, only)
         for job_id, life in lives.items():
             entries = yield from self._reads.entries(queue, life)
             children = children_in(life, (entry for _, entry in sorted(entries.items())))

@@ -36,6 +36,7 @@ reads one page."""
 PAGE_BYTES: Final = 1024 * 1024
 """Number of bytes of entries after which a read stops."""
 _LIFE: Final = re.compile(rf" life=({LIFE_PATTERN})(?: |$)")
+_CLAIM: Final = re.compile(r" claim=([0-9]+)(?: |$)")
 
 
 class Box(NamedTuple):
@@ -134,15 +135,31 @@ class BoxReads(QueueReader):
     ) -> Plan[dict[str, str]]:
         """Return the names (lives) of the boxes of these jobs, by the job's id. Jobs without a box are left out. With
         ``only``, jobs in other states are left out, too."""
-        state, found = self._keys(queue)("state"), {}
+        lines = yield from self._lines(queue, ids)
+        return _lives_in({i: line for i, line in lines.items() if only in (None, _state(line))})
+
+    def lives_and_ends(
+        self, queue: str, ids: Sequence[str]
+    ) -> Plan[tuple[dict[str, str], dict[str, int]]]:
+        """Return the names (lives) of the boxes of these jobs, and how many claims of each job have ended, both by the
+        job's id."""
+        lines = yield from self._lines(queue, ids)
+        ended = {}
+        for job_id, line in lines.items():
+            claim = _CLAIM.search(line)
+            runs = _state(line) in (State.RUNNING, State.CANCELLING)
+            ended[job_id] = (int(claim[1]) if claim else 0) - runs
+        return _lives_in(lines), ended
+
+    def _lines(self, queue: str, ids: Sequence[str]) -> Plan[dict[str, str]]:
+        """Return the jobs' lines in the key ``state``, by the job's id. A job without such a line has an empty text: it
+        has never been claimed, and has no box."""
+        state = self._keys(queue)("state")
+        found: dict[str, str] = {}
         for first in range(0, len(ids), PAGE):
             chunk = ids[first : first + PAGE]
-            # A job that has its line in `jobs` has never had a box.
             (lines,) = yield from self._delivery.ask([["HMGET", state, *chunk]], queue)
-            for job_id, line in zip(chunk, lines, strict=True):
-                life = _LIFE.search(line or "")
-                if life is not None and only in (None, line.partition(" ")[0]):
-                    found[job_id] = life[1]
+            found |= {i: line or "" for i, line in zip(chunk, lines, strict=True)}
         return found
 
     def names(
@@ -209,6 +226,16 @@ class BoxReads(QueueReader):
                     if signal.value is not None:
                         found[number] = signal
         return found
+
+
+def _state(line: str) -> str:
+    return line.partition(" ")[0]
+
+
+def _lives_in(lines: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of the boxes of jobs, from the jobs' lines. Jobs without a box are left out."""
+    found = {job_id: _LIFE.search(line) for job_id, line in lines.items()}
+    return {job_id: life[1] for job_id, life in found.items() if life is not None}
 
 
 def _refuse_doubled(entries: Sequence[StepEntry]) -> None:

@@ -143,7 +143,7 @@ def test_a_call_that_fails_before_its_first_write_sends_no_message(
     seed.control.delete(seed.keys("outbox"))
     slot = {"slot": "s", "number": 1}
     for name, args, each in (
-        ("cancel", {**slot, "by": "x", "why": "", "only": ""}, [("b",)]),
+        ("cancel", {**slot, "by": "x", "why": "", "only": ""}, [("b", "")]),
         ("prune", {**slot, "by": "x", "why": ""}, [("c",)]),
         ("complete", {**slot, "worker": WORKER}, [(held.id, held.fence)]),
         (

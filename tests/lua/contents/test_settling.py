@@ -88,6 +88,21 @@ def test_requeue_resets_the_failures_of_a_job_and_continues_the_count_of_its_cla
     assert seed.claim_one("a").number == 2
 
 
+def test_a_cancel_changes_only_jobs_of_which_no_claim_has_ended_meanwhile(seed: Seed) -> None:
+    seed.running("runs")
+    seed.fail(seed.running("runs-again"))
+    seed.claim_one("runs-again")
+    seed.fail(seed.running("ran"))
+    seed.enqueue("waits")
+
+    ids, admin = ["waits", "runs", "ran", "runs-again"], seed.client.calls.admin
+    first = seed.client.run(admin.cancel("q", ids, ended=dict.fromkeys(ids, 0)))
+    again = seed.client.run(admin.cancel("q", ids, ended=dict.fromkeys(ids, 1)))
+
+    assert ["cancelled", "cancelling", "moved", "moved"] == [first[each] for each in ids]
+    assert ["gone", "moved", "cancelled", "cancelling"] == [again[each] for each in ids]
+
+
 @pytest.mark.parametrize("verb", ["cancel", "requeue", "prune"])
 def test_a_job_that_a_call_names_twice_gets_the_outcome_of_its_first_record(
     seed: Seed, verb: str

@@ -77,8 +77,8 @@ class Operator(NamedTuple):
     verb: str
     does: str
     chosen: tuple[tuple[int, int], ...] = ()
-    had_plan: bool = False
-    """True if the parent had enqueued its children when the operator read them."""
+    moved: bool = False
+    """True if a claim of the parent has ended since the operator read its children."""
 
 
 class Budget(NamedTuple):
@@ -122,9 +122,6 @@ class History(NamedTuple):
     """The life that a worker knows whose claim has survived a failover."""
     log: Children = ()
     """The children that a failover took, as the log knows them, until ``audit restore`` puts them back."""
-    raced: bool = False
-    """Whether the parent has enqueued its children between an operator's read of them and the cancel, and no worker
-    knows them."""
 
 
 def put(each: Each, at: int, text: str) -> Each:

@@ -59,6 +59,13 @@ class Joins(ParentRuns):
         return state in OVER or (state == "dead" and not self.budget.requeues)
 
     def steps(self, history: History) -> Iterator[tuple[bool, History]]:
+        for is_fair, after in self.calls(history):
+            was, state = history.parent.state, after.parent.state
+            if after.operator and was == "running" and state not in ("running", "cancelling"):
+                after = after._replace(operator=after.operator._replace(moved=True))  # noqa: PLW2901
+            yield is_fair, after
+
+    def calls(self, history: History) -> Iterator[tuple[bool, History]]:
         yield from self.of_parent(history)
         for place, worker in enumerate(history.workers):
             yield from self.work(history, place, worker)
@@ -214,8 +221,7 @@ class Joins(ParentRuns):
             first = "parent" if operator.verb == "cancel" else "children"
             if self.has("the parent is requeued before its children"):
                 first = "parent"
-            had_plan = box.plan == "saved"
-            yield True, history._replace(operator=Operator(operator.verb, first, chosen, had_plan))
+            yield True, history._replace(operator=Operator(operator.verb, first, chosen))
         elif operator.does == "children":
             before, after = (ALIVE, "cancelled") if operator.verb == "cancel" else ("dead", ALIVE)
             children = self.changed(history.children, operator.chosen, before, after)
@@ -233,21 +239,21 @@ class Joins(ParentRuns):
             yield True, self.cancelled(history, operator)
 
     def cancelled(self, history: History, operator: Operator) -> History:
-        """Cancel the parent. The children are cancelled in a later call, if the parent was."""
-        parent = was = history.parent
+        """Cancel the parent. The children are cancelled in a later call, if the parent was. If a claim of the parent
+        has ended since the operator's read, the operator reads again."""
+        parent = history.parent
+        asks = not self.has("a cancel does not ask whether a claim ended")
+        if parent.state in ("ready", "parked", "running") and operator.moved and asks:
+            return history._replace(operator=Operator("cancel", "read"))
         if parent.state in ("ready", "parked"):
             parent = moved(parent, "cancelled")
         elif parent.state == "running":
             parent = parent._replace(state="cancelling")
         else:
             return history._replace(operator=None)
-        is_known = operator.had_plan or any(
-            each.fence == was.fence and each.box.plan for each in history.workers
-        )
-        raced = history.raced or (was.box.plan != "" and not is_known)
         goes_on = None if self.has("a cancel leaves the children") else operator
         goes_on = goes_on and goes_on._replace(does="children")
-        return history._replace(parent=parent, operator=goes_on, raced=raced)
+        return history._replace(parent=parent, operator=goes_on)
 
     # Failovers.
 
@@ -291,7 +297,7 @@ class Joins(ParentRuns):
         families = {life for (life, _), _ in history.children}
         if not self.budget.parent_fails and len(families) > 1:
             raise Unsafe("two families without any loss")
-        if self.budget.families and parent.state == "cancelled" and not history.raced:
+        if self.budget.families and parent.state == "cancelled":
             is_done = history.operator is None and not history.workers
             if is_done and ALIVE in [state for _, state in history.children]:
                 raise Unsafe("a child of a cancelled parent goes on")

@@ -87,6 +87,7 @@ OF_REQUEUES: Final = (
 )
 OF_CANCELS: Final = (
     "a cancel leaves the children",
+    "a cancel does not ask whether a claim ended",
     "the worker of a cancelled parent cancels nobody",
     "children that are being enqueued are left out",
 )
