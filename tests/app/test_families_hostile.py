@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rq_core import App, Filter, JobHandle, RetryPolicy, current_job, durable, errors, testing
+from rq_core import App, Cap, Filter, JobHandle, RetryPolicy, current_job, durable, errors, testing
 from rq_core.app.durable import children as launches
 from rq_core.app.durable.children import JobSteps
 from rq_core.model.durable.boxes import StepEntry
@@ -191,6 +191,41 @@ def test_a_run_after_a_crash_does_not_enqueue_a_cancelled_child_again(
     monkeypatch.setattr(JobSteps, "_enqueue", crashing)
     order.enqueue()
 
+    fake.drain()
+
+    assert ["crash", 1, ["Cancelled", "Succeeded"]] == did
+
+
+@pytest.mark.parametrize("caps", [[], [Cap(1)]], ids=["no-cap", "cap"])
+def test_a_child_that_is_cancelled_while_its_parent_enqueues_again_does_not_run(
+    app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch, caps: list[Cap]
+) -> None:
+    @app.task(queue="pages", retry=ONCE, caps=caps)
+    def render(n: int) -> None:
+        did.append(n)
+
+    @app.task(queue="orders", retry=TWICE)
+    async def order() -> None:
+        items = await durable().map("pages", [render.call(0), render.call(1)], min_success=0)
+        did.append([type(item.outcome).__name__ for item in items])
+
+    enqueue = JobSteps._enqueue
+
+    async def crashing(steps: Any, launch: str, jobs: Any) -> bool:
+        if not did:
+            did.append("crash")
+            assert await enqueue(steps, launch, jobs)
+            raise KeyError("killed")
+        # The second run has seen both children alive.
+        app.client.run(app.client.calls.admin.cancel("pages", [jobs[0].id]))
+        return await enqueue(steps, launch, jobs)
+
+    monkeypatch.setattr(JobSteps, "_enqueue", crashing)
+    app.apply_settings()
+    order.enqueue()
+
+    fake.drain("orders")
+    fake.advance(2)
     fake.drain()
 
     assert ["crash", 1, ["Cancelled", "Succeeded"]] == did

@@ -72,6 +72,9 @@ SAVED_CHARACTERS: Final = 512 * 1024
 """A call that saves results takes no further result once it has this number of characters."""
 ALIKE: Final = "the entries of steps with this name and a key are named like those of children"
 
+NEVER: Final = "most|0"
+"""The rule of a job that Redis compares with the job of the same id, and never accepts: no job may wait in its lane."""
+
 Place = tuple[str, str]
 """The queue and the id of a child."""
 
@@ -173,19 +176,12 @@ class JobSteps(Steps):
             for index, child in enumerate(children)
         ]
         self._launching[launch] = places = [(job.queue, job.id) for job in jobs]
-        ended = {} if known is None else await self._look(places)
-        # A child that Redis does not know was not enqueued. Of those that it knows, ids of successes are remembered,
-        # so that they are duplicates; a child that was cancelled or has expired would run.
-        again = [
-            job
-            for job in jobs
-            if job.id not in ended or isinstance(ended[job.id], Gone | Succeeded)
-        ]
-        functions = children[0].task.app.outgoing_functions if again else ()
-        if functions:
-            again = list(outgoing_jobs(functions, again, "children"))
         packed = pack_result(pack_queues([job.queue for job in jobs]), self.home.audit_result)
+        again = jobs if known is None else await self._sent_again(jobs, places)
         while True:
+            functions = children[0].task.app.outgoing_functions if again else ()
+            if functions:
+                again = list(outgoing_jobs(functions, again, "children"))
             note_end = self.home.began()
             try:
                 if await self._enqueue(launch, again):
@@ -197,6 +193,25 @@ class JobSteps(Steps):
             # Not earlier: a job does not park while a step of it runs.
             entry = self._open_name(f"{LAUNCH_PREFIX}{number}")
             await self._over("sleep", entry, f"+{PAUSE_MS}")
+            again = await self._sent_again(jobs, places)
+
+    async def _sent_again(self, jobs: Sequence[NewJob], places: Sequence[Place]) -> list[NewJob]:
+        """Return those of the children ``jobs`` that a later run sends again.
+
+        Redis accepts a child only if it did not know the child when this run looked. It compares the other children
+        with those that an earlier run has enqueued.
+        """
+        ended = await self._look(places)
+        found: list[NewJob] = []
+        for job in jobs:
+            end = ended.get(job.id)
+            if isinstance(end, Gone):
+                found.append(job)
+            elif end is None or isinstance(end, Succeeded):
+                # A child that is cancelled or expires before its first claim is not remembered. It must not run if
+                # that happens after the look.
+                found.append(job._replace(full=NEVER))
+        return found
 
     async def _enqueue(self, launch: str, jobs: Sequence[NewJob]) -> bool:
         """Enqueue children. Return False if a queue accepts no jobs now; other queues may then have accepted theirs.

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rq_core import errors
+from rq_core.app.durable.children import NEVER
 from rq_core.model.idempotency import read_result, result_line
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import LEASE_MS, Seed, events_of
@@ -470,3 +471,19 @@ def test_random_histories_of_remembered_ids_agree_with_the_model(seed: Seed, num
                 for gone in model.alive.keys() - seed.snapshot()["jobs"].keys():
                     model.end(gone)
         assert_consistent(seed.snapshot())
+
+
+@LANES
+def test_a_job_is_only_compared_if_no_job_may_wait_in_its_lane(seed: Seed, lane: str) -> None:
+    """The rule is ``rq_core.app.durable.children.NEVER``: a parent that runs again sends children with it."""
+    enqueue(seed, "known", lane=lane)
+    found: list[Any] = []
+
+    changed = seed.changes(
+        lambda: found.append(enqueue(seed, "known", "new", lane=lane, full=NEVER))
+    )
+    other = enqueue(seed, "known", call=OTHER, lane=lane, full=NEVER)
+
+    assert {} == changed
+    assert (("known",), ["new"]) == (found[0].duplicates, [i for i, _ in found[0].rejected])
+    assert ("known",) == other.mismatched

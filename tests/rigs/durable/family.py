@@ -59,8 +59,6 @@ class Worker(NamedTuple):
     """The outcomes that this look has found."""
     at: int = 0
     """The child to which the call belongs."""
-    cancelled: tuple[int, ...] = ()
-    """The children that were cancelled when this run began."""
 
 
 class Teller(NamedTuple):

@@ -150,12 +150,7 @@ class ParentRuns(Searched[History]):
 
     def loaded(self, history: History, worker: Worker) -> tuple[Worker, History]:
         box = history.parent.box
-        cancelled = tuple(
-            at
-            for at in ALL
-            if dict(history.children).get((box.life, at)) == "cancelled" and box.plan == "begun"
-        )
-        worker = worker._replace(box=box, cancelled=cancelled)
+        worker = worker._replace(box=box)
         if not box.life or self.has("each claim has children of its own"):
             life = self.new_life(history)
             return worker._replace(does=self.first_call(), box=Box(life)), history
@@ -180,23 +175,25 @@ class ParentRuns(Searched[History]):
                 children = self.changed(children, chosen, ALIVE, "cancelled")
             return None, history._replace(children=children)
         if worker.does == "enqueue":
-            # What has succeeded is remembered. What was cancelled before its first claim is not.
-            skips = worker.found[at] in ("dead", "cancelled")
-            is_new = state == GONE or (state == "cancelled" and not skips)
+            # What has succeeded is remembered. What was cancelled before its first claim is not, so Redis accepts only
+            # children that it did not know when the worker looked.
+            accepts = worker.found[at] in ("", GONE) or (
+                worker.found[at] == ALIVE and self.has("a child that was alive is accepted")
+            )
+            is_new = accepts and state in (GONE, "cancelled")
             if state in RESULTS and self.has("an id that has succeeded is not remembered"):
-                is_new = True
+                is_new = accepts
             if is_new and state in RESULTS:
                 raise Unsafe("a child that has succeeded is enqueued again")
-            if is_new and state == "cancelled" and at in worker.cancelled:
+            if is_new and state == "cancelled":
                 raise Unsafe("a child that was cancelled is enqueued again")
-            if is_new and not skips:
+            if is_new:
                 children = with_child(children, life, at, ALIVE)
             last = at == CHILDREN - 1
             follows = worker._replace(
                 does=self.after_enqueue(worker) if last else "enqueue",
                 at=0 if last else at + 1,
                 found=NONE if last else worker.found,
-                cancelled=() if last else worker.cancelled,
             )
             return follows, history._replace(children=children)
         found = put(worker.found, at, ALIVE if state == "ending" else state)

@@ -74,12 +74,18 @@ OF_JOINS: Final = (
     "a wait has no time",
     "children are enqueued before the box has its life",
     "each claim has children of its own",
-    "an id that has succeeded is not remembered",
     "results are not saved",
     "the outcomes of failed children are not saved",
 )
-OF_CANCELLED_CHILDREN: Final = ("a later run enqueues without a look",)
-OF_STALE_PARENTS: Final = ("save without the fence", "park without the fence")
+OF_CANCELLED_CHILDREN: Final = (
+    "a later run enqueues without a look",
+    "a child that was alive is accepted",
+)
+OF_STALE_PARENTS: Final = (
+    "save without the fence",
+    "park without the fence",
+    "an id that has succeeded is not remembered",
+)
 OF_REQUEUES: Final = (
     "a requeue leaves the dead children",
     "the parent is requeued before its children",
