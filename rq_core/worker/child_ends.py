@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from rq_core.errors import RqCoreError
 from rq_core.model.durable.children import (
+    ORPHANED,
     PARENT_HEADER,
     Parent,
     parent_of,
@@ -31,7 +32,7 @@ _KEPT: Final = '{"keep":'
 """The beginning of a job's JSON, if the job's result is kept. The result of every child is kept."""
 _KEPT_LENGTH: Final = len(_KEPT)
 _VALUE: Final = "null"
-WHY: Final = "the parent was cancelled"
+WHY: Final = ORPHANED
 """The reason, in the log, for which a worker cancels children."""
 
 

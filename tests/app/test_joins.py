@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,8 +15,10 @@ from rq_core.model.keys import queue_keys
 from rq_core.model.result_encoding import pack_result
 from rq_core.protocol.calls.admin import Admin
 from rq_core.protocol.engine.plan import Plan
+from rq_core.signals import LeaseLost
 from rq_core.worker.child_ends import calls_for, parents_of
 from rq_core.worker.settlement import Settlement, calls_of, claim_call
+from tests.kit.families import PARENT, PARENTS, PARENTS_LEASE_MS, PARTS, family
 
 ONCE = RetryPolicy(max_attempts=1)
 
@@ -223,3 +226,37 @@ def test_a_cancel_of_many_parents_cancels_each_once_although_the_first_runs_mean
 
     assert {"cancelled": 3} == app.cancel_where(Filter(queue="orders")).outcomes
     assert [] == fake.enqueued("orders") + fake.enqueued("pages")
+
+
+@pytest.mark.parametrize("by", [LeaseLost, CancelledError], ids=["its-save", "its-heartbeat"])
+def test_a_stale_worker_cancels_the_children_that_it_enqueues_after_the_cancel_of_their_parent(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, by: type[BaseException]
+) -> None:
+    """``by`` is what the handler gets when the worker knows that the lease is lost."""
+    enqueue, sent = launches._enqueue, list[str]()
+    whole = launches.JobSteps._enqueue
+
+    async def told(steps: Any, launch: str, jobs: Any) -> bool:
+        found = await whole(steps, launch, jobs)
+        if by is CancelledError:
+            steps._context.tell(LeaseLost())
+            raise CancelledError
+        return found
+
+    def late(jobs: Any, calls: Any) -> Any:
+        sent.extend(job.id for job in jobs)
+        for _ in range(4):
+            of.pass_time(PARENTS_LEASE_MS // 3)
+            claim = of.claim(PARENTS)
+        assert claim is not None
+        of.run(calls.families.cancel(PARENTS, [PARENT]))
+        assert "cancelled" == of.settle(Settlement(claim, "rollback", reason="shutdown"))
+        return (yield from enqueue(jobs, calls))
+
+    monkeypatch.setattr(launches, "_enqueue", late)
+    monkeypatch.setattr(launches.JobSteps, "_enqueue", told)
+    with family(redis_url, count=2) as of:
+        with pytest.raises(by):
+            of.run_parent()
+
+        assert ["Cancelled"] * 2 == [of.outcome(PARTS, each) for each in sent]

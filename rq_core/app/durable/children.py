@@ -38,6 +38,7 @@ from rq_core.model.durable.boxes import ENTRIES_MAX, StepEntry
 from rq_core.model.durable.children import (
     CHILDREN_MAX,
     LAUNCH_PREFIX,
+    ORPHANED,
     child_id,
     child_wait,
     children_in,
@@ -55,7 +56,7 @@ from rq_core.protocol.calls.enqueue import Accepted
 from rq_core.protocol.engine.plan import Plan
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads.result_reads import Found
-from rq_core.signals import StepMismatch, StepsSpent
+from rq_core.signals import HandlerTimeout, LeaseLost, StepMismatch, StepsSpent
 
 R = TypeVar("R")
 
@@ -111,8 +112,23 @@ class JobSteps(Steps):
             places = await self._launched(launch, children)
             ends = await self._ends(launch, places)
             return await self._joined(launch, children, places, ends, needed)
+        except BaseException:  # also CancelledError, with which the worker stops an async handler
+            if launch in self._launching and self._is_lost():
+                late = self._launching[launch]
+                await self.home.ask(partial(_cancel_late, self._context, late))
+            raise
         finally:
             self._running.discard(launch)
+
+    def _is_lost(self) -> bool:
+        """Return whether this run knows that its claim is no longer in force."""
+        try:
+            self._context.raise_if_too_late()
+        except LeaseLost:
+            return True
+        except HandlerTimeout:
+            return False
+        return False
 
     async def _step(
         self,
@@ -398,6 +414,11 @@ def _checked(name: str, calls: Iterable[JobCall[R]]) -> list[JobCall[R]]:
 
 def _enqueue(jobs: Sequence[NewJob], calls: Operations) -> Plan[Accepted]:
     return calls.enqueue.many(jobs)
+
+
+def _cancel_late(context: JobContext, places: Sequence[Place], calls: Operations) -> Plan[None]:
+    it = context
+    return calls.families.cancel_late(it.queue, it.id, places, by=it.worker, why=ORPHANED)
 
 
 def _look(queue: str, ids: Sequence[str], calls: Operations) -> Plan[dict[str, Found]]:

@@ -27,6 +27,9 @@ CHILD_PREFIX: Final = f"{OWN_PREFIX}child."
 LAUNCH_PREFIX: Final = f"{OWN_PREFIX}launch."
 """The beginning of the names of the sleeps of a parent whose children could not be enqueued yet."""
 
+ORPHANED: Final = "the parent was cancelled"
+"""The reason, in the log, for which a worker cancels children."""
+
 
 class Parent(NamedTuple):
     """The job and the wait to which a child's end must be reported."""

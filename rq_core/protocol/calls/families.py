@@ -81,6 +81,24 @@ class Families:
             yield from self.cancel(each, chosen, by=by, why=why)
         return outcomes
 
+    def cancel_late(
+        self, queue: str, job_id: str, children: Iterable[tuple[str, str]], *, by: str, why: str
+    ) -> Plan[None]:
+        """Cancel children that a worker has enqueued after it lost the claim of their parent. Nothing is done unless
+        the parent is cancelled or has left Redis: a cancel may then have missed these children.
+
+        ``queue`` and ``job_id`` are those of the parent, and ``children`` has the queue and the id of each child. The
+        children of a parent that goes on belong to its next run.
+        """
+        lines = yield from self._reads.lines(queue, [job_id])
+        if lines[job_id] and lines[job_id].partition(" ")[0] != State.CANCELLING:
+            return
+        by_queue: dict[str, list[str]] = {}
+        for each, child in children:
+            by_queue.setdefault(each, []).append(child)
+        for each, ids in by_queue.items():
+            yield from self.cancel(each, ids, by=by, why=why)
+
     def requeue(
         self, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str]]:

@@ -135,7 +135,7 @@ class BoxReads(QueueReader):
     ) -> Plan[dict[str, str]]:
         """Return the names (lives) of the boxes of these jobs, by the job's id. Jobs without a box are left out. With
         ``only``, jobs in other states are left out, too."""
-        lines = yield from self._lines(queue, ids)
+        lines = yield from self.lines(queue, ids)
         return _lives_in({i: line for i, line in lines.items() if only in (None, _state(line))})
 
     def lives_and_ends(
@@ -143,7 +143,7 @@ class BoxReads(QueueReader):
     ) -> Plan[tuple[dict[str, str], dict[str, int]]]:
         """Return the names (lives) of the boxes of these jobs, and how many claims of each job have ended, both by the
         job's id."""
-        lines = yield from self._lines(queue, ids)
+        lines = yield from self.lines(queue, ids)
         ended = {}
         for job_id, line in lines.items():
             claim = _CLAIM.search(line)
@@ -151,7 +151,7 @@ class BoxReads(QueueReader):
             ended[job_id] = (int(claim[1]) if claim else 0) - runs
         return _lives_in(lines), ended
 
-    def _lines(self, queue: str, ids: Sequence[str]) -> Plan[dict[str, str]]:
+    def lines(self, queue: str, ids: Sequence[str]) -> Plan[dict[str, str]]:
         """Return the jobs' lines in the key ``state``, by the job's id. A job without such a line has an empty text: it
         has never been claimed, and has no box."""
         state = self._keys(queue)("state")

@@ -245,6 +245,8 @@ class Joins(ParentRuns):
         asks = not self.has("a cancel does not ask whether a claim ended")
         if parent.state in ("ready", "parked", "running") and operator.moved and asks:
             return history._replace(operator=Operator("cancel", "read"))
+        knows = any(each.fence == parent.fence and each.box.plan for each in history.workers)
+        cut = parent.box.plan == "begun" and not knows
         if parent.state in ("ready", "parked"):
             parent = moved(parent, "cancelled")
         elif parent.state == "running":
@@ -253,7 +255,7 @@ class Joins(ParentRuns):
             return history._replace(operator=None)
         goes_on = None if self.has("a cancel leaves the children") else operator
         goes_on = goes_on and goes_on._replace(does="children")
-        return history._replace(parent=parent, operator=goes_on)
+        return history._replace(parent=parent, operator=goes_on, cut=cut)
 
     # Failovers.
 
@@ -297,7 +299,7 @@ class Joins(ParentRuns):
         families = {life for (life, _), _ in history.children}
         if not self.budget.parent_fails and len(families) > 1:
             raise Unsafe("two families without any loss")
-        if self.budget.families and parent.state == "cancelled":
+        if self.budget.families and parent.state == "cancelled" and not history.cut:
             is_done = history.operator is None and not history.workers
             if is_done and ALIVE in [state for _, state in history.children]:
                 raise Unsafe("a child of a cancelled parent goes on")

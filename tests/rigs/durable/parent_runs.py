@@ -108,8 +108,12 @@ class ParentRuns(Searched[History]):
         parent, does = history.parent, worker.does
         if does in ("enqueue", "look", "first look", "orphans"):
             yield self.in_other_slot(history, worker)
+        elif does == "lost":
+            is_late = parent.state in (*OVER, "cancelling")
+            yield worker._replace(does="orphans") if is_late else None, history
         elif not holds and not self.goes_unfenced(parent, does):
-            yield None, history
+            asks = does == "plan" and not self.has("a stale worker leaves the children")
+            yield worker._replace(does="lost", found=NONE) if asks else None, history
         elif does == "load":
             yield self.loaded(history, worker)
         elif does in ("over", "fail"):
@@ -185,7 +189,7 @@ class ParentRuns(Searched[History]):
                 is_new = accepts
             if is_new and state in RESULTS:
                 raise Unsafe("a child that has succeeded is enqueued again")
-            if is_new and state == "cancelled":
+            if is_new and state == "cancelled" and not self.budget.families:
                 raise Unsafe("a child that was cancelled is enqueued again")
             if is_new:
                 children = with_child(children, life, at, ALIVE)

@@ -97,6 +97,10 @@ OF_CANCELS: Final = (
     "the worker of a cancelled parent cancels nobody",
     "children that are being enqueued are left out",
 )
+OF_STALE_CANCELS: Final = (
+    "a stale worker leaves the children",
+    "a cancel does not ask whether a claim ended",
+)
 OF_LOST_CHILDREN: Final = (
     "nobody restores the lost children",
     "a child that is gone counts as a success",
@@ -143,6 +147,10 @@ SHORT: Final[dict[str, Kind]] = {
     "a family is cancelled": Kind(
         lambda planted: Joins(planted, Budget(families=1), signals=False), OF_CANCELS
     ),
+    "a family is cancelled, and a stale worker": Kind(
+        lambda planted: Joins(planted, Budget(families=1, leases=1), needed=1, signals=False),
+        OF_STALE_CANCELS,
+    ),
     "a join, and a failover of the parent": Kind(
         lambda planted: Joins(planted, Budget(parent_fails=1), signals=False), OF_FAILOVERS
     ),
@@ -174,6 +182,10 @@ WORLDS: Final[dict[str, Kind]] = {
     ),
     "a cancel with signals, and killed child workers": Kind(
         lambda planted: Joins(planted, Budget(families=1, deaths=1, kills=1), needed=1), OF_CANCELS
+    ),
+    "a cancel with signals, and a stale worker": Kind(
+        lambda planted: Joins(planted, Budget(families=1, leases=1), needed=1),
+        (*OF_CANCELS, *OF_STALE_CANCELS),
     ),
     "a join with signals, and a failover of the parent": Kind(
         lambda planted: Joins(planted, Budget(parent_fails=1)), OF_FAILOVERS
