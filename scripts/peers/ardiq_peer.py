@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from ardiq import Ardiq
-from contender import TEXT, concurrency, handler, run, url
+from contender import TEXT, WAIT_S, concurrency, handler, run, url
 
 app = Ardiq(
     redis_url=url(),
@@ -20,8 +20,10 @@ note = handler()
 
 @app.task(name="noop")
 async def noop(number: int, text: str) -> None:
-    """Do nothing."""
+    """Do nothing, or wait."""
     note(number, text)
+    if WAIT_S:
+        await asyncio.sleep(WAIT_S)
 
 
 async def one(number: int) -> None:

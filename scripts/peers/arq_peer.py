@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from arq import create_pool
 from arq.connections import RedisSettings
 from arq.worker import Worker, func
-from contender import TEXT, concurrency, handler, run, url
+from contender import TEXT, WAIT_S, concurrency, handler, run, url
 
 note = handler()
 settings = RedisSettings.from_dsn(url())
@@ -15,8 +16,10 @@ pool: Any = None
 
 
 async def noop(_: Any, number: int, text: str) -> None:
-    """Do nothing."""
+    """Do nothing, or wait."""
     note(number, text)
+    if WAIT_S:
+        await asyncio.sleep(WAIT_S)
 
 
 async def ready() -> None:

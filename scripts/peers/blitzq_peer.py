@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Sequence
 
 from blitzq import Queue
-from contender import TEXT, concurrency, handler, run, url
+from contender import TEXT, WAIT_S, concurrency, handler, run, url
 
 queue = Queue(name="bench", redis_url=url(), mode="reliable", store_results=False)
 note = handler()
@@ -15,8 +16,10 @@ note = handler()
 
 @queue.task(name="noop")
 async def noop(number: int, text: str) -> None:
-    """Do nothing."""
+    """Do nothing, or wait."""
     note(number, text)
+    if WAIT_S:
+        await asyncio.sleep(WAIT_S)
 
 
 async def one(number: int) -> None:

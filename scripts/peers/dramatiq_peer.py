@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 import dramatiq
-from contender import TEXT, handler, run, url
+from contender import TEXT, WAIT_S, concurrency, handler, run, url
 from dramatiq.brokers.redis import RedisBroker
 
-THREADS = "8"
+THREADS = str(concurrency()) if WAIT_S else "8"
 
 broker = RedisBroker(url=url())
 dramatiq.set_broker(broker)
@@ -18,8 +19,10 @@ note = handler()
 
 @dramatiq.actor(queue_name="bench")
 def noop(number: int, text: str) -> None:
-    """Do nothing."""
+    """Do nothing, or wait."""
     note(number, text)
+    if WAIT_S:
+        time.sleep(WAIT_S)
 
 
 def one(number: int) -> None:

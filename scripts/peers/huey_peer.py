@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contender import TEXT, handler, run, url
+import time
+
+from contender import TEXT, WAIT_S, concurrency, handler, run, url
 from huey import RedisHuey
 
 huey = RedisHuey("bench", url=url(), results=False)
@@ -11,8 +13,10 @@ note = handler()
 
 @huey.task(name="noop")
 def noop(number: int, text: str) -> None:
-    """Do nothing."""
+    """Do nothing, or wait."""
     note(number, text)
+    if WAIT_S:
+        time.sleep(WAIT_S)
 
 
 def one(number: int) -> None:
@@ -20,7 +24,9 @@ def one(number: int) -> None:
 
 
 def work() -> None:
-    huey.create_consumer(workers=4, worker_type="thread", periodic=False).run()
+    huey.create_consumer(
+        workers=concurrency() if WAIT_S else 4, worker_type="thread", periodic=False
+    ).run()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,8 +58,33 @@ PEERS = (
 WITH_ALL = ("hiredis==3.5.0", "uvloop==0.23.0")
 
 
-def measure(stage: Stage, sizes: Sizes, figures: Figures, say: Callable[[str], None]) -> None:
-    """Install every peer, then measure each once per repeat, for at most three repeats."""
+class Attempts:
+    """Measures parts of a contender, until its time (s) is over. A part that has failed is not measured again."""
+
+    def __init__(self, figures: Figures, seconds: float) -> None:
+        self._figures = figures
+        self._until = time.monotonic() + seconds
+        self._seconds = seconds
+
+    def __call__(self, part: str, work: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Add the figures that ``work`` returns, and return them. Return no figures if the part fails."""
+        failures = self._figures.failures
+        if part in failures:
+            return {}
+        if time.monotonic() > self._until:
+            failures[part] = f"its {self._seconds:.0f} s were over"
+            return {}
+        try:
+            found = work()
+        except Failed as failure:
+            failures[part] = str(failure)
+            return {}
+        self._figures.add(found)
+        return found
+
+
+def installed(figures: Figures, say: Callable[[str], None]) -> dict[str, Contender]:
+    """Install every peer. Return those that could be installed, by name."""
     ready: dict[str, Contender] = {}
     for peer in PEERS:
         say(f"installing {peer.name}")
@@ -76,6 +101,17 @@ def measure(stage: Stage, sizes: Sizes, figures: Figures, say: Callable[[str], N
             environment={"PYTHONPATH": str(HERE)},
             part_s=PART_S,
         )
+    return ready
+
+
+def measure(
+    stage: Stage,
+    sizes: Sizes,
+    figures: Figures,
+    ready: Mapping[str, Contender],
+    say: Callable[[str], None],
+) -> None:
+    """Measure each installed peer once per repeat, for at most three repeats."""
     for repeat in range(min(sizes.repeats, 3)):
         for peer in PEERS:
             if peer.name in ready:
@@ -87,21 +123,7 @@ def _measure(
     stage: Stage, peer: Peer, contender: Contender, sizes: Sizes, figures: Figures
 ) -> None:
     jobs = sizes.peer
-    patience = time.monotonic() + PEER_S
-
-    def attempt(part: str, work: Callable[[], dict[str, float]]) -> dict[str, float]:
-        if part in figures.failures:
-            return {}
-        if time.monotonic() > patience:
-            figures.failures[part] = f"its {PEER_S:.0f} s were over"
-            return {}
-        try:
-            found = work()
-        except Failed as failure:
-            figures.failures[part] = str(failure)
-            return {}
-        figures.add(found)
-        return found
+    attempt = Attempts(figures, PEER_S)
 
     def one() -> dict[str, float]:
         return {"enqueue_one_per_s": throughput.enqueue_one(stage, contender, jobs // 4, peer.kind)}

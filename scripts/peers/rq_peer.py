@@ -4,10 +4,11 @@ per job.)
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import redis
-from contender import TEXT, handler, run, url
+from contender import TEXT, WAIT_S, handler, run, url
 from rq import Queue, SimpleWorker
 
 connection = redis.Redis.from_url(url())
@@ -16,10 +17,12 @@ _note: list = []
 
 
 def noop(number: int, text: str) -> None:
-    """Do nothing."""
+    """Do nothing, or wait."""
     if not _note:
         _note.append(handler())
     _note[0](number, text)
+    if WAIT_S:
+        time.sleep(WAIT_S)
 
 
 def one(number: int) -> None:

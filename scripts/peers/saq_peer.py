@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from contender import TEXT, concurrency, handler, run, url
+from contender import TEXT, WAIT_S, concurrency, handler, run, url
 from saq import Queue, Worker
 
 queue = Queue.from_url(url(), name="bench")
@@ -13,8 +13,10 @@ note = handler()
 
 
 async def noop(_: Any, *, number: int, text: str) -> None:
-    """Do nothing."""
+    """Do nothing, or wait."""
     note(number, text)
+    if WAIT_S:
+        await asyncio.sleep(WAIT_S)
 
 
 async def ready() -> None:

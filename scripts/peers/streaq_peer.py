@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
-from contender import TEXT, concurrency, handler, run, url
+from contender import TEXT, WAIT_S, concurrency, handler, run, url
 from streaq import Worker
 
 worker = Worker(redis_url=url(), queue_name="bench", concurrency=concurrency())
@@ -13,8 +14,10 @@ note = handler()
 
 @worker.task(ttl=0, name="noop")
 async def noop(number: int, text: str) -> None:
-    """Do nothing."""
+    """Do nothing, or wait."""
     note(number, text)
+    if WAIT_S:
+        await asyncio.sleep(WAIT_S)
 
 
 async def ready() -> None:

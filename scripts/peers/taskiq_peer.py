@@ -3,10 +3,11 @@ results."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 
-from contender import TEXT, concurrency, handler, run, url
+from contender import TEXT, WAIT_S, concurrency, handler, run, url
 from taskiq_redis import RedisStreamBroker
 
 broker = RedisStreamBroker(url(), queue_name="bench")
@@ -15,8 +16,10 @@ note = handler()
 
 @broker.task(task_name="noop")
 async def noop(number: int, text: str) -> None:
-    """Do nothing."""
+    """Do nothing, or wait."""
     note(number, text)
+    if WAIT_S:
+        await asyncio.sleep(WAIT_S)
 
 
 async def ready() -> None:

@@ -25,7 +25,7 @@ def bench(tmp_path: Path, *words: str, seconds: float = 110) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     assert "floors of the same run" in done.stdout
     document: dict[str, Any] = json.loads(path.read_text())
-    return document
+    return {**document, "printed": done.stdout}
 
 
 FIGURES = {
@@ -43,6 +43,8 @@ FIGURES = {
         inbox_sqlite_poll_p50_ms inbox_postgres_per_s inbox_postgres_hook_p50_ms
         inbox_postgres_hook_p99_ms inbox_postgres_poll_p50_ms""",
     "start": "import_ms help_ms",
+    "far": """near_ping_ms far_ping_ms near_floor_p50_ms far_floor_p50_ms near_p50_ms near_p99_ms near_call_ms
+        far_p50_ms far_p99_ms far_call_ms far_drain_per_s waiting_per_s idle_rss_mb busy_rss_mb""",
 }
 
 
@@ -57,7 +59,37 @@ def test_each_part_of_the_benchmark_measures_its_figures(tmp_path: Path, part: s
         assert 0 < low <= document[figure] <= high, figure
     if part == "work":
         assert document["idle_commands_per_s"] >= 0
+    if part == "far":
+        # A producer's call and a handler's start need at least one round trip of 2 ms.
+        assert min(document["far_call_ms"], document["far_p50_ms"], document["far_ping_ms"]) > 2
+        assert "| rq-core (log, caps, replay safety) |" in document["printed"]
     assert document["facts"]["sizes"] == "tiny"
+
+
+def test_the_proxy_delays_each_direction_by_the_same_time_and_keeps_the_order(
+    valkey_url: str,
+) -> None:
+    """Checks 100 commands that are sent without a wait for the answers: all of them together take one round trip."""
+    code = f"""
+import delaying, socket, time
+from urllib.parse import urlsplit
+with delaying.delayed({valkey_url!r}, 0.05) as url:
+    ping_ms = delaying.ping_ms(url, 3)
+    with socket.create_connection(("127.0.0.1", urlsplit(url).port)) as end:
+        began = time.monotonic()
+        for number in range(100):
+            end.sendall(f"ECHO {{number}}\\r\\n".encode())
+        end.sendall(b"QUIT\\r\\n")
+        answers = b"".join(iter(lambda: end.recv(65536), b""))
+        took_s = time.monotonic() - began
+print(json.dumps([ping_ms, took_s, answers.decode().split()[1:-1:2]]))
+"""
+
+    ping_ms, took_s, answers = run_in_bench(code, {})
+
+    assert ping_ms >= 100
+    assert 0.1 <= took_s < 100 * 0.1
+    assert answers == [str(number) for number in range(100)]
 
 
 @pytest.fixture
@@ -195,6 +227,34 @@ def test_a_table_that_two_documents_contain_is_updated_in_both_documents(
     )
 
 
+def test_the_tables_of_queues_in_turn_have_the_spread_of_each_figure(
+    figures: dict[str, Any],
+) -> None:
+    """Checks a run that measured one peer. Figures that the peer lacks are shown as none."""
+    run = {
+        **dict.fromkeys(
+            ("near_ping_ms", "near_floor_p50_ms", "far_floor_p50_ms", "near_p50_ms"), 0.5
+        ),
+        "far_ping_ms": 2.1,
+        "spread": {"far_ping_ms": [2.0, 2.5], "near_p50_ms": [0.4, 0.7]},
+        "peers": {"other": {"far_p50_ms": 3.0}},
+        "peers_spread": {"other": {"far_p50_ms": [2.8, 3.5]}},
+    }
+    code = (
+        "import report; report._facts = lambda d: ''; print(json.dumps([*report.side_by_side(d)]))"
+    )
+
+    lines = run_in_bench(code, {**figures, **run})
+    apart = run_in_bench(code, {**figures, "far": {**figures, **run}})
+
+    assert (
+        "| rq-core (log, caps, replay safety) | 0.5 (0.4 to 0.7) | none | none | none |" in lines[6]
+    )
+    assert lines[7].startswith("| other | none | none | none | 3 (2.8 to 3.5) | none |")
+    assert apart == lines
+    assert run_in_bench(code, figures) == []
+
+
 def test_the_readme_has_the_markers_for_its_table_of_figures() -> None:
     text = (ROOT / "README.md").read_text()
 
@@ -206,7 +266,8 @@ def test_the_readme_has_the_markers_for_its_table_of_figures() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["facts", "promised", "aimed", "floors", "inbox", "redis", "microsecond", "peers"]
+    "part",
+    ["facts", "promised", "aimed", "floors", "inbox", "redis", "microsecond", "peers", "far"],
 )
 def test_the_performance_page_has_the_markers_for_each_of_its_tables(part: str) -> None:
     text = (ROOT / "docs/performance.md").read_text()

@@ -31,21 +31,27 @@ class Figures:
     def medians(self) -> dict[str, float]:
         return {name: statistics.median(values) for name, values in self.values.items()}
 
+    def spread(self) -> dict[str, list[float]]:
+        """Return the lowest and the highest value of each figure."""
+        return {
+            name: [_short(min(values)), _short(max(values))] for name, values in self.values.items()
+        }
+
     def document(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the figures as a dict for JSON: medians and spreads, the medians of peers, and ``facts`` about the
+        """Return the figures as a dict for JSON: medians and spreads, those of peers, and ``facts`` about the
         machine.
         """
         return {
             **{name: _short(value) for name, value in self.medians().items()},
-            "spread": {
-                name: [_short(min(values)), _short(max(values))]
-                for name, values in self.values.items()
-            },
+            "spread": self.spread(),
             "repeats": {name: len(values) for name, values in self.values.items()},
             "peers": {
                 name: {n: _short(v) for n, v in peer.medians().items()}
                 for name, peer in self.peers.items()
                 if peer.values
+            },
+            "peers_spread": {
+                name: peer.spread() for name, peer in self.peers.items() if peer.values
             },
             "failures": {
                 **self.failures,

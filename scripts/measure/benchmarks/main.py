@@ -26,6 +26,7 @@ import peers
 import redis_time
 import report
 import saturated
+import side_by_side
 import stages
 import start_up
 import targets
@@ -170,6 +171,8 @@ def relaying(stage: Stage, sizes: Sizes, databases: Databases) -> Iterator[tuple
 
 
 PARTS = ("enqueue", "work", "redis", "audit", "inbox", "start")
+FAR = "far"
+"""The part that measures rq-core and its peers in turn, near and far from the server."""
 
 
 def measure(stage: Stage, sizes: Sizes, only: list[str], figures: Figures) -> None:
@@ -221,6 +224,8 @@ def show(document: Mapping[str, Any]) -> None:
     for name, peer in document["peers"].items():
         told = ", ".join(f"{figure} {targets.number(value)}" for figure, value in peer.items())
         print(f"  {name}: {told}")
+    for line in report.side_by_side(document):
+        print(line)
     for what, why in document["failures"].items():
         print(f"  not measured: {what}: {why}")
 
@@ -232,7 +237,10 @@ def asked() -> argparse.Namespace:
     size.add_argument("--tiny", action="store_true", help="seconds: whether it works, not how fast")
     parser.add_argument("--repeats", type=int, help="how often everything is measured")
     parser.add_argument(
-        "--only", choices=(*PARTS, "peers"), action="append", help="these parts; may be given again"
+        "--only",
+        choices=(*PARTS, FAR, "peers"),
+        action="append",
+        help="these parts; may be given again",
     )
     parser.add_argument(
         "--peers", action="store_true", help="also other queues, installed in the cache folder"
@@ -279,12 +287,14 @@ def main() -> None:
     with stage(given.redis, given.engine) as made:
         where = facts(made.version(), name)
         only = [part for part in PARTS if part in (given.only or PARTS)]
-        if given.only == ["peers"]:
-            only, given.peers = [], True
+        given.peers = given.peers or "peers" in (given.only or ())
         if only:
             measure(made, sizes, only, figures)
-        if given.peers:
-            peers.measure(made, sizes, figures, _say)
+        others = peers.installed(figures, _say) if given.peers else {}
+        if given.peers and (not given.only or "peers" in given.only):
+            peers.measure(made, sizes, figures, others, _say)
+        if not given.only or FAR in given.only:
+            side_by_side.measure(made, sizes, figures, others, _say)
         document = figures.document(where)
         if "redis" in only:
             _say("where a microsecond goes")
@@ -298,11 +308,13 @@ def main() -> None:
 
 
 def told(document: Mapping[str, Any]) -> None:
-    """Write the new figures to the file of figures and into the documents. If only inboxes were measured, the other
-    figures stay.
+    """Write the new figures to the file of figures and into the documents. If only inboxes, or only rq-core and its
+    peers in turn, were measured, the other figures stay.
     """
-    if "inbox_sqlite_per_s" in document and "enqueue_bulk_per_s" not in document:
-        document = {**json.loads(report.FIGURES.read_text()), "inbox": document}
+    if "enqueue_bulk_per_s" not in document:
+        apart = {"inbox": "inbox_sqlite_per_s", "far": "far_ping_ms"}
+        found = {name: document for name, figure in apart.items() if figure in document}
+        document = {**json.loads(report.FIGURES.read_text()), **found} if found else document
     report.FIGURES.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     for path in report.write(document):
         print(f"wrote {path}", file=sys.stderr)

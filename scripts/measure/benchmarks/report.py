@@ -23,6 +23,25 @@ PEER_COLUMNS = {
     "latency_p99_ms": "p99 ms",
     "redis_bytes_per_job": "B/job",
 }
+BESIDE_COLUMNS = (
+    {
+        "near_p50_ms": "near p50 ms",
+        "near_p99_ms": "near p99 ms",
+        "near_call_ms": "near call ms",
+        "far_p50_ms": "far p50 ms",
+        "far_p99_ms": "far p99 ms",
+        "far_call_ms": "far call ms",
+        "far_drain_per_s": "far drain/s",
+    },
+    {
+        "waiting_per_s": "1,000 places/s",
+        "idle_rss_mb": "idle RSS MB",
+        "idle_pss_mb": "idle PSS MB",
+        "busy_rss_mb": "busy RSS MB",
+        "busy_pss_mb": "busy PSS MB",
+    },
+)
+"""The columns of the two tables in which rq-core and its peers were measured in turn."""
 NOTES = {
     "rq-core": "rq-core (log, caps, replay safety)",
     "huey": "huey (acknowledges nothing)",
@@ -47,6 +66,7 @@ def write(document: Mapping[str, Any]) -> list[Path]:
         "redis": _redis(document),
         "microsecond": _stages(document),
         "peers": _peers(document),
+        "far": side_by_side(document),
         "peers-short": _peers(document, README_PEERS),
     }
     tables = {part: "\n".join(lines) for part, lines in parts.items()}
@@ -152,6 +172,42 @@ def _peers(document: Mapping[str, Any], only: Iterable[str] = ()) -> Iterator[st
             yield NOTES.get(name, name), *cells
 
     return _table(("", *PEER_COLUMNS.values()), rows())
+
+
+def side_by_side(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of the tables of rq-core and its peers in turn. Each figure has its lowest and highest value."""
+    run = document.get("far", document)
+    if "far_ping_ms" not in run:
+        return
+    yield from (_facts(run), "")
+    near_ping, far_ping, near_floor, far_floor = (
+        targets.number(run[name])
+        for name in ("near_ping_ms", "far_ping_ms", "near_floor_p50_ms", "far_floor_p50_ms")
+    )
+    yield (
+        f"A bare PING took {near_ping} ms near Redis, and {far_ping} ms ({targets.spread(run, 'far_ping_ms')}) through "
+        "the proxy, which adds a round trip of 2 ms. From the call of an LPUSH to the end of the BLPOP that it wakes, "
+        f"{near_floor} and {far_floor} ms passed (p50)."
+    )
+    all_queues = {"rq-core": run}
+    for name, found in run["peers"].items():
+        all_queues[name] = {**found, "spread": run.get("peers_spread", {}).get(name, {})}
+    for columns in BESIDE_COLUMNS:
+        rows = {
+            name: [
+                f"{targets.number(found[figure])} ({targets.spread(found, figure)})"
+                if figure in found
+                else "none"
+                for figure in columns
+            ]
+            for name, found in all_queues.items()
+            if any(figure in found for figure in columns)
+        }
+        yield ""
+        yield from _table(
+            ("", *columns.values()),
+            ((NOTES.get(name, name), *cells) for name, cells in rows.items()),
+        )
 
 
 def _drain(figures: Mapping[str, Any], workers: str) -> float:

@@ -18,6 +18,7 @@ from typing import Any
 
 import redis
 from contender import Tally
+from delaying import delayed
 
 from tests.kit.servers import Engine, RedisServer, engines
 
@@ -61,6 +62,18 @@ class Stage:
 
     def empty(self) -> None:
         self.control.flushall()
+
+    @contextlib.contextmanager
+    def far(self, round_trip_ms: float) -> Iterator[None]:
+        """During the block, producers and workers reach the server through a proxy that delays each direction by half
+        of ``round_trip_ms``.
+        """
+        near = self.url
+        try:
+            with delayed(near, round_trip_ms / 2000) as self.url:
+                yield
+        finally:
+            self.url = near
 
     def version(self) -> str:
         info: Any = self.control.info("server")

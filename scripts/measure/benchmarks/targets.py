@@ -198,7 +198,8 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def _spread(document: Document, figure: str) -> str:
+def spread(document: Document, figure: str) -> str:
+    """Format the lowest and the highest value of a figure."""
     low, high = document["spread"].get(figure, (document[figure],) * 2)
     return f"{number(low)} to {number(high)}"
 
@@ -226,23 +227,23 @@ def _row(document: Document, target: Target) -> tuple[str, str, str, str]:
         target.what,
         f"{'≤' if target.most else '≥'} {target.why}",
         f"{number(document[target.figure])}{target.unit}",
-        _spread(document, target.figure),
+        spread(document, target.figure),
     )
 
 
 def floor_rows(document: Document) -> Iterator[tuple[str, str, str]]:
     for figure, what in FLOORS.items():
         if figure in document and not figure.startswith(INBOX):
-            yield what, number(document[figure]), _spread(document, figure)
+            yield what, number(document[figure]), spread(document, figure)
 
 
 def inbox_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield a row for each figure of inboxes: figure, bound (if any), best value, median, and spread."""
     for target in TARGETS:
         if target.figure.startswith(INBOX) and target.found(document) is not None:
-            what, bound, found, spread = _row(document, target)
+            what, bound, found, lowest_to_highest = _row(document, target)
             best = (min if target.most else max)(document["spread"][target.figure])
-            yield what, bound, f"{number(best)}{target.unit}", found, spread
+            yield what, bound, f"{number(best)}{target.unit}", found, lowest_to_highest
     for figure, what in FLOORS.items():
         if figure.startswith(INBOX) and figure in document:
-            yield what, "", "", number(document[figure]), _spread(document, figure)
+            yield what, "", "", number(document[figure]), spread(document, figure)

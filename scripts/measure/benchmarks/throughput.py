@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
+from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
 
+import psutil
 from contender import Tally
 from stage import OURS, Contender, Failed, Stage
 
 SCALED_CONCURRENCY = {"cpu": 4, "sleep": 10}
 JOB_S = {"cpu": 0.001, "sleep": 0.005}
+WAITING_S = 0.01
+"""The time (s) that handlers wait in the measurement with many places."""
 
 
 def enqueue_one(stage: Stage, contender: Contender, jobs: int, kind: str = "async") -> float:
@@ -59,17 +64,69 @@ def latency_ms(
     """Return the sorted times (ms) from the enqueue call to the start of the handler. The worker is idle before each
     job.
     """
+    return paced(stage, contender, jobs, kind, concurrency)[0]
+
+
+def paced(
+    stage: Stage, contender: Contender, jobs: int, kind: str, concurrency: int | None
+) -> tuple[list[float], float]:
+    """Return the latencies (ms) as ``latency_ms`` does, and the median time (ms) of the producer's calls."""
     stage.empty()
     warm = 20
     path = stage.tally(jobs + warm)
     with stage.working(contender, path, kind, concurrency=concurrency) as processes:
         _wait_until_it_works(stage, contender, path, kind, processes)
-        stage.produce(contender, "paced", path, jobs + warm, kind)
+        call_ms = stage.produce(contender, "paced", path, jobs + warm, kind)["call_ms"]
         if any(process.poll() is not None for process in processes):
             raise Failed("the worker ended")
     tally = Tally(path)
     took = [1e3 * (began - sent) for began, sent in zip(tally.began, tally.sent, strict=True)]
-    return sorted(took[warm:])
+    return sorted(took[warm:]), call_ms
+
+
+def idle_mb(stage: Stage, contender: Contender, kind: str, seconds: float) -> dict[str, float]:
+    """Return the memory of a worker that has run one job, ``seconds`` later."""
+    stage.empty()
+    path = stage.tally(1)
+    with stage.working(contender, path, kind) as processes:
+        _wait_until_it_works(stage, contender, path, kind, processes)
+        time.sleep(seconds)
+        return {f"idle_{name}": value for name, value in memory_mb(processes[0].pid).items()}
+
+
+def waiting(
+    stage: Stage, contender: Contender, jobs: int, kind: str, places: int
+) -> dict[str, float]:
+    """Return the jobs per second of one worker with ``places`` places whose handlers wait for WAITING_S, and the
+    worker's memory when half of the jobs have begun.
+    """
+    contender = replace(
+        contender,
+        concurrency=places,
+        environment={**contender.environment, "BENCH_WAIT_S": str(WAITING_S)},
+    )
+    stage.empty()
+    path = stage.tally(jobs)
+    stage.produce(contender, "bulk", path, jobs, kind)
+    with stage.working(contender, path, kind) as processes:
+        tally = Tally(path)
+        stage.await_jobs(contender, tally, jobs // 2, processes)
+        memory = memory_mb(processes[0].pid)
+        moments = stage.await_jobs(contender, tally, jobs, processes)
+    return {
+        "waiting_per_s": (jobs - 1) / (moments[-1] - moments[0]),
+        **{f"busy_{name}": value for name, value in memory.items()},
+    }
+
+
+def memory_mb(pid: int) -> dict[str, float]:
+    """Return the memory (MB) of a process and its children: the sum of their resident sets (``rss_mb``), and on Linux
+    the sum without counting shared pages twice (``pss_mb``).
+    """
+    first = psutil.Process(pid)
+    found = [each.memory_full_info() for each in (first, *first.children(recursive=True))]
+    names = [name for name in ("rss", "pss") if hasattr(found[0], name)]
+    return {f"{name}_mb": sum(getattr(each, name) for each in found) / 1e6 for name in names}
 
 
 def _wait_until_it_works(

@@ -18,6 +18,7 @@ import json
 import mmap
 import os
 import random
+import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -30,6 +31,8 @@ PACE = 0.004
 """The time (s) that a worker gets to become idle before the next job of `paced`. A random time of up to the same length
 is added."""
 STALLED = 5.0
+WAIT_S = float(os.environ.get("BENCH_WAIT_S", "0"))
+"""The time (s) that each handler waits. The number 0 means that the handler does nothing."""
 
 
 def url() -> str:
@@ -140,9 +143,11 @@ async def _value(made: Any) -> Any:
 async def _paced(one: Callable[[int], Any], jobs: int) -> dict[str, float]:
     tally = Tally(os.environ["BENCH_TALLY"])
     draw = random.Random(7)  # noqa: S311 - a pace, no secret
+    calls = []
     for number in range(jobs):
-        tally.sent[number] = time.monotonic()
+        tally.sent[number] = began = time.monotonic()
         await _value(one(number))
+        calls.append(time.monotonic() - began)
         patience = time.monotonic() + STALLED
         while not tally.began[number]:
             if time.monotonic() > patience:
@@ -150,4 +155,4 @@ async def _paced(one: Callable[[int], Any], jobs: int) -> dict[str, float]:
             # Asleep, so that the worker has a core to itself.
             time.sleep(0.0005)  # noqa: ASYNC251 - nothing else runs on this loop
         time.sleep(PACE + draw.random() * PACE)  # noqa: ASYNC251
-    return {}
+    return {"call_ms": 1e3 * statistics.median(calls)}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from contender import TEXT, concurrency, handler, kind, run, url
+from contender import TEXT, WAIT_S, concurrency, handler, kind, run, url
 
 from rq_core import App, Cap
 
@@ -22,8 +22,10 @@ SLEEP_S: Final = 0.005
 
 @app.task(queue="async", name="async")
 async def on_the_loop(number: int, text: str) -> None:
-    """Do nothing, on the event loop."""
+    """Do nothing, or wait, on the event loop."""
     note(number, text)
+    if WAIT_S:
+        await asyncio.sleep(WAIT_S)
 
 
 @app.task(queue="threads", name="threads")
