@@ -204,7 +204,9 @@ class Handlers:
         running = None
         if self._lifetime.over.is_set():
             self._groups.settle(Settlement(claim, "rollback", 0, Reason.SHUTDOWN))
-        elif pause := self._suspects.pause(claim, self.executor.running.values()):
+        elif claim.losses and (
+            pause := self._suspects.pause(claim, self.executor.running.values())
+        ):
             self._unreported.add((claim.id, claim.fence))
             self._groups.settle(Settlement(claim, "rollback", round(pause * 1000), Reason.SUSPECT))
         else:

@@ -99,9 +99,8 @@ def claim_call(
     queue: str, worker: str, limit: int, successes: Sequence[Settlement] = ()
 ) -> Call[Claimed]:
     """Return the call that claims up to ``limit`` jobs of a queue, and also settles these successes of the queue."""
-    held, values = _reported(successes)
-    if held:
-        return claims.turn(queue, worker, limit, held, values)
+    if successes:
+        return claims.turn(queue, worker, limit, *_reported(successes))
     return claims.claim(queue, worker, limit)
 
 

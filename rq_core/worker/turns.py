@@ -155,10 +155,14 @@ class Turns:
         Raises RqCoreError if the server cannot be used. The settlements are then kept for the next turn.
         """
         finished, group.finished = group.finished, []
-        successes, others = successes_in(finished, {queue.name for queue, _ in claims})
-        settling = calls_of(self._lifetime.worker, others)
+        successes: Mapping[str, Sequence[Settlement]] = {}
+        settling: list[tuple[Call[Any], list[Settlement]]] = []
+        if finished:
+            successes, others = successes_in(finished, {queue.name for queue, _ in claims})
+            settling = calls_of(self._lifetime.worker, others)
         asking = [self._ask(*each, successes.get(each[0].name, ())) for each in claims]
-        calls: list[Call[Any]] = [*(call for call, _ in settling), *(each.call for each in asking)]
+        calls: list[Call[Any]] = [call for call, _ in settling]
+        calls += [each.call for each in asking]
         trouble = False
         try:
             try:
