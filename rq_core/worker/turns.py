@@ -116,8 +116,9 @@ class Turns:
             if claims is not None:
                 await self.send(group, claims)
                 if handlers.arrived and self._due(group) is None:
-                    # No turn has to be sent first.
+                    # No turn has to be sent first: the handlers begin before this worker prepares the next turn.
                     handlers.begin_arrived()
+                    await asyncio.sleep(0)
                 return
             self._groups.news.clear()
             # No turn has to be sent first. A job that cannot start, or ends at once, sets ``news``.
