@@ -13,6 +13,7 @@ import inspect
 import json
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -298,8 +299,7 @@ class Arguments:
         """
         if not all(map(is_plain, self._hints.values())):
             return None
-        to_json = self._adapter.serializer.to_json
-        return lambda valid: to_json(valid, warnings=False)
+        return partial(self._adapter.serializer.to_json, warnings=False)
 
     @cached_property
     def _read_json(self) -> Callable[[str], dict[str, Any]]:

@@ -70,7 +70,7 @@ class Pool:
             connection = self._idle.pop() if self._idle else self._make_connection(self._source)
             self.busy.add(connection)
         try:
-            if not connection.is_ready() or self.leads_elsewhere(connection):
+            if not connection.is_ready() or (self._sentinels and self.leads_elsewhere(connection)):
                 connection.connect(within)
         except BaseException:
             # redis-py counts a connection that broke during its greeting as connected.
