@@ -17,6 +17,7 @@ import redis
 import redis.utils
 
 from rq_core import App
+from rq_core.connections.async_connection import AsyncConnection
 from rq_core.connections.transport import PoolTransport
 from rq_core.model.job import Claim, NewJob
 from rq_core.protocol.calls import claims
@@ -308,40 +309,42 @@ def test_calls_of_a_worker_are_within_their_budget(valkey_url: str, kind: str) -
 PACED = 30
 
 
+def pace(worker: Worker, enqueue: Callable[[], object], jobs: int) -> None:
+    """Enqueue jobs one by one. Before each job, and at the end, wait until the worker is idle."""
+    with redis.Redis.from_url(worker.app.client.url) as control:
+
+        def idle() -> bool:
+            clients: Any = control.info("clients")
+            return worker.stats.completed == enqueued and clients["blocked_clients"] == 1
+
+        enqueued = worker.stats.completed
+        for _ in range(jobs):
+            wait_until(idle, "the worker waits for a token")
+            enqueue()
+            enqueued += 1
+        wait_until(idle, "the worker waits again")
+
+
 def test_calls_of_an_idle_worker_are_within_their_budgets(app: App) -> None:
     """Counts the calls between two waits for a wake token, for one job at a time, on asyncio's event loop.
 
     The job with the fewest calls is compared with the budget. The counts of other jobs include work that a worker does
     every second.
     """
-    task = app.tasks["async"]
+    enqueue = functools.partial(app.tasks["async"].enqueue, number=1, text="x" * 40)
     worker = Worker(app, WorkerOptions(queues=("budgets",), concurrency=10))
-
-    def pace(jobs: int) -> None:
-        with redis.Redis.from_url(app.client.url) as control:
-
-            def idle() -> bool:
-                clients: Any = control.info("clients")
-                return worker.stats.completed == enqueued and clients["blocked_clients"] == 1
-
-            enqueued = worker.stats.completed
-            for n in range(jobs):
-                wait_until(idle, "the worker waits for a token")
-                task.enqueue(number=n, text="x" * 40)
-                enqueued += 1
-            wait_until(idle, "the worker waits again")
 
     async def count(jobs: int) -> tuple[float, int]:
         profile = cProfile.Profile()
         profile.enable()
         # In a thread, whose calls are not counted.
-        await asyncio.to_thread(pace, jobs)
+        await asyncio.to_thread(pace, worker, enqueue, jobs)
         profile.disable()
         return calls_in(profile), system_calls_in(profile)
 
     async def run() -> tuple[float, int]:
         running = asyncio.create_task(worker.run())
-        await asyncio.to_thread(pace, 5)
+        await asyncio.to_thread(pace, worker, enqueue, 5)
         jobs = [await count(1) for _ in range(PACED)]
         none = [await count(0) for _ in range(PACED)]
         worker.stop()
@@ -356,6 +359,42 @@ def test_calls_of_an_idle_worker_are_within_their_budgets(app: App) -> None:
 
     budgets.check("python_calls", "idle.async", calls)
     budgets.check("system_calls", "idle.async", system_calls)
+
+
+def test_calls_from_the_wake_to_the_handler_are_within_their_budget(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts the calls of an idle worker from the wake token until the handler begins, on asyncio's event loop.
+
+    These calls and Redis' claim are what the job waits for. The job with the fewest calls is compared with the budget.
+    """
+    profiles: list[cProfile.Profile] = []
+
+    @app.task(queue="budgets", name="awaited")
+    async def awaited() -> None:
+        profiles[-1].disable()
+
+    receive = AsyncConnection.data_received
+
+    def receive_counted(connection: AsyncConnection, data: bytes) -> None:
+        if b":wake" in data:
+            profiles.append(cProfile.Profile())
+            profiles[-1].enable()
+        receive(connection, data)
+
+    monkeypatch.setattr(AsyncConnection, "data_received", receive_counted)
+    worker = Worker(app, WorkerOptions(queues=("budgets",), concurrency=10))
+
+    async def run() -> None:
+        running = asyncio.create_task(worker.run())
+        await asyncio.to_thread(pace, worker, awaited.enqueue, PACED)
+        worker.stop()
+        await running
+
+    asyncio.run(run())
+
+    assert len(profiles) == PACED
+    budgets.check("python_calls", "wake.async", min(map(calls_in, profiles)))
 
 
 def test_commands_tasks_and_memory_of_a_worker_are_within_their_budgets(app: App) -> None:
