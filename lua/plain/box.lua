@@ -2,7 +2,8 @@
 if the box is empty by now, the worker would begin the job again.
 
 The answer is empty if the claim is not in force. Else it is the job's life, empty if nothing was saved; the header; and
-entries from FIRST on, at most ENTRIES, and no more of them once they have BYTES.
+entries from FIRST on, at most ENTRIES, and no more of them once they have BYTES. If the values of the whole box have
+fewer bytes, one command reads the page.
 
 Keys: state boxes
 Args: id fence worker first
@@ -18,7 +19,18 @@ local life = line:match(' life=(%S+)')
 local header = life and redis.call('HGET', boxes, life)
 local found, size = {life or '', header or ''}, 0
 local entries = tonumber((header or ''):match(' entries=(%d+)')) or 0
-for number = tonumber(first), math.min(entries, first + ENTRIES - 1) do
+local last = math.min(entries, first + ENTRIES - 1)
+if (tonumber((header or ''):match(' bytes=(%d+)')) or BYTES) < BYTES and last >= tonumber(first) then
+  local names = {}
+  for number = tonumber(first), last do
+    names[#names + 1] = life .. '|' .. string.format('%.0f', number)
+  end
+  for i, entry in ipairs(redis.call('HMGET', boxes, unpack(names))) do
+    found[i + 2] = entry
+  end
+  return found
+end
+for number = tonumber(first), last do
   local entry = redis.call('HGET', boxes, life .. '|' .. string.format('%.0f', number))
   found[#found + 1] = entry
   size = size + #(entry or '')
