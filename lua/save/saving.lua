@@ -304,11 +304,11 @@ local function read_alike(key, names)
       return read_many(key, names)
     end
   end
-  local value, values = redis.call('HGET', key, names[1]), {}
+  local value, found = redis.call('HGET', key, names[1]), {}
   for i = 1, #names do
-    values[i] = value
+    found[i] = value
   end
-  return values
+  return found
 end
 
 --- Decide about all records. Returns the answer.
