@@ -6,6 +6,8 @@ MS says how long the pause lasts, from 1; 0 resumes the scope. A pause that is i
 breaker awaits a probe; a scope that an operator resumes is open at once.
 
 Flags: allow-oom
+Keys: state
+Unread: state
 Args: slot number:int by why
 Each: scope ms:int
 Uses: call(open_call close_call now) emit(emit_queue) digits(digits) costs(pause unpause) breakers(pause_breaker open_breaker)
@@ -21,6 +23,8 @@ local refusal = open_call()
 if refusal then
   return refusal
 end
+check_keys()
+
 for i = 1, each_count do
   local name, ms = each(i)
   if ms < 0 or not name:find('^[^=@]+@[^=]+=') then

@@ -1,8 +1,8 @@
 --[[ breakers: scopes that pause when a service fails (`ask.host@60s:failures=h1`), and how `rates` keeps them.
 
-The limit of a breaker is `FAILURES/WINDOWms/COOLDOWN`: the last of so many failures within the window pauses the scope
-for the cooldown (ms). Then one job begins, the probe. Its success opens the scope, and its failure pauses it again. If
-it ends in another way, the next job is the probe.
+The limit of a breaker is `FAILURES/WINDOWms/COOLDOWN`: the failure that is the last of FAILURES within the window pauses
+the scope for the cooldown (ms). Then one job begins, the probe. Its success opens the scope, and its failure pauses it
+again. If it ends in another way, the next job is the probe.
 
 An entry of `rates` is `AT failed=TIMES` while the scope is open, with the times of its failures; `AT until=MS` while it
 is paused, and then until a probe begins; and `AT until=MS probe=ID` while that job's claim is in force. ` by=NAME` is
@@ -116,15 +116,15 @@ end
 --- Note a failure in an open scope. Returns when the pause ends, if this failure begins one.
 local function note_failure(scope, at)
   bring_times_forward(scope, at)
-  local limit, times = scope.limit, {}
+  local allowed, times = scope.limit, {}
   for time in scope.failed:gmatch('%d+') do
-    if tonumber(time) > at - limit.window_us / 1000 then
+    if tonumber(time) > at - allowed.window_us / 1000 then
       times[#times + 1] = time
     end
   end
   times[#times + 1] = string.format('%.0f', at)
-  if #times >= math.min(limit.most, FAILED_MAX) then
-    return pause_breaker(scope, at, at + limit.burst)
+  if #times >= math.min(allowed.most, FAILED_MAX) then
+    return pause_breaker(scope, at, at + allowed.burst)
   end
   scope.failed, scope.spent = table.concat(times, ','), true
   return nil

@@ -178,8 +178,8 @@ local function end_in_breakers(shape, id)
     local scope = scope_of(name)
     if scope.breaker then
       local family = ' ' .. name:match('^[^=]*') .. ' '
-      local is_counted = ended and ended[1] and not (' ' .. (ended[2] or '') .. ' '):find(family, 1, true)
-      local how = is_counted and 'failed' or ended and 'neither' or 'succeeded'
+      local has_failed = ended and ended[1] and not (' ' .. (ended[2] or '') .. ' '):find(family, 1, true)
+      local how = has_failed and 'failed' or ended and 'neither' or 'succeeded'
       local may_begin, till = end_in_breaker(scope, id, now, how)
       if till then
         failure_pauses = failure_pauses or {}
