@@ -207,7 +207,7 @@ class QueueProducer(ManyProducer):
     def resume_scope(
         self, queue: str, scope: str, *, reason: str = "", by: str | None = None
     ) -> PauseChange:
-        """End the pause of a scope, whoever paused it: its jobs may begin at once. Raises InvalidOption."""
+        """End any pause of a scope. Its jobs may begin at once. Raises InvalidOption."""
         client = self.client
         return client.run(client.calls.pauses.resume(queue, scope, by=by, why=reason))
 

@@ -165,14 +165,14 @@ def _paused_scopes(queue: QueueOverview, log: QueueLog | None) -> Iterator[Cause
     scopes = queue.paused_scopes
     if not scopes:
         return
-    told = [
+    named = [
         f"{scope} {_standing(use, queue.now_ms)}{_paused_by(scope, use, log)}"
         for scope, use in list(scopes.items())[:SCOPES_NAMED]
     ]
-    if len(scopes) > len(told):
+    if len(scopes) > len(named):
         least = "" if queue.paused_scopes_exact else "at least "
-        told.append(f"and {least}{counted(len(scopes) - len(told), 'more scope')}")
-    says = f"{'; '.join(told)}; `{resume_command(queue.queue, 'SCOPE')}` ends a pause"
+        named.append(f"and {least}{counted(len(scopes) - len(named), 'more scope')}")
+    says = f"{'; '.join(named)}; `{resume_command(queue.queue, 'SCOPE')}` ends a pause"
     yield Cause("RqCoreScopePaused", queue.queue, says)
 
 

@@ -65,8 +65,8 @@ class Cursor:
 def lock_cursor(connection: Connection, database: Database, queue: str) -> Cursor | None:
     """Lock a queue's cursor, read it, and return it. Return None if another mirror has locked it.
 
-    Raise SchemaAhead or SchemaBehind if the schema is not that of this release: somebody upgraded or replaced the
-    database while this mirror ran. Nobody can upgrade it while the cursor is locked.
+    Raise SchemaAhead or SchemaBehind if the schema is not that of this release: an operator upgraded or replaced
+    the database while this mirror ran. No operator can upgrade the database while the cursor is locked.
     """
     row = connection.execute(LOCKED_CURSOR, {"queue": queue}).one_or_none()
     if row is None:

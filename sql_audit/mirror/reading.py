@@ -104,7 +104,7 @@ class Reader:
     def find_switch(self, position: OutboxId | None) -> OutboxId | None:
         """Return the number of the entry after ``position`` that switched the log off.
 
-        Return None if there is none, or if an epoch begins before it.
+        Return None if no entry did, or if an epoch begins before that entry.
         """
         start, count = "-" if position is None else str(position), max(2, self.limits.page)
         while True:

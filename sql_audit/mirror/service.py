@@ -417,8 +417,8 @@ def run_mirror(
 
     At the start, raise AuditError if the database cannot be used. When Redis answers, raise SourceDiffers if the log
     comes from another Redis. Raise QueuesElsewhere if another database mirrors one of the queues. Later errors are
-    logged, and the turn is made again; with ``once`` they are raised. SchemaAhead and SchemaBehind are raised always:
-    somebody changed the schema while the mirror ran.
+    logged, and the turn is made again; with ``once`` they are raised. SchemaAhead and SchemaBehind are always
+    raised: an operator changed the schema while the mirror ran.
     """
     database = url if isinstance(url, Database) else Database(url)
     try:

@@ -64,7 +64,7 @@ class Fragile:
         self.client.run(self.client.calls.pauses.resume(QUEUE, SCOPE, by="ada", why="well"))
 
     def assert_kept(self, kind: str) -> None:
-        """Assert that the scope stands as ``begin`` has left it."""
+        """Assert that the scope is paused, or has its failure, as ``begin`` has left it."""
         if kind == "failure":
             self.fail(claim(self.client, 1), 1_000)
             assert claim(self.client, 3) == {}
@@ -90,7 +90,7 @@ def fragile(start_redis: Callable[..., RedisServer], database: Database) -> Iter
 
 
 @pytest.mark.parametrize("kind", ["paused", "failure", "operator"])
-def test_a_restore_after_a_total_loss_keeps_how_a_scope_stands(
+def test_a_restore_after_a_total_loss_keeps_pauses_and_failures_of_a_scope(
     fragile: Fragile, database: Database, kind: str
 ) -> None:
     fragile.begin(kind)
@@ -109,7 +109,7 @@ def test_a_restore_after_a_total_loss_keeps_how_a_scope_stands(
 
 
 @pytest.mark.parametrize("kind", ["paused", "operator"])
-def test_a_baseline_keeps_how_a_scope_stands(
+def test_a_baseline_keeps_the_pause_of_a_scope(
     fragile: Fragile, database: Database, kind: str
 ) -> None:
     fragile.begin(kind)

@@ -1,4 +1,4 @@
-"""`audit verify` finds lies about breakers that someone plants with SQL in the log of a real queue."""
+"""`audit verify` finds lies about breakers that a test plants with SQL in the log of a real queue."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def log() -> MemoryWriter:
 
 
 class Story:
-    """A log of jobs ``a`` to ``d``, of which each claim is told with its time."""
+    """A log of jobs ``a`` to ``d``. Each method adds an event with its time."""
 
     def __init__(self, log: MemoryWriter) -> None:
         self.log = log

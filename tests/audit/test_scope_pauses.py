@@ -22,7 +22,7 @@ LIMIT = [2, 60_000, 30_000]
 
 
 class Story:
-    """A log of jobs that ask one host. Each call is told with its time, in ms after T0."""
+    """A log of jobs that ask one host. Each method adds an event with its time, in ms after T0."""
 
     def __init__(self, writer: StreamWriter) -> None:
         self.writer = writer
@@ -115,7 +115,7 @@ def test_a_query_names_the_failures_that_paused_a_host(
     assert [(row["who"], row["job_id"]) for row in found] == [("w-1", "b"), ("w-1", "a")]
 
 
-def test_the_view_tells_pauses_of_operators_handlers_and_failures_apart(
+def test_the_view_names_the_operator_the_handler_or_the_failures_behind_a_pause(
     story: Story, mirror: Mirror, database: Database
 ) -> None:
     """After the operator has resumed the scope, the failure of a job that began before the pause counts."""

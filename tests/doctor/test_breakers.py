@@ -1,4 +1,4 @@
-"""Entries of breakers that were altered in Redis: the doctor finds them, and mends what the log tells."""
+"""The doctor finds entries of breakers that were altered in Redis, and mends those that the log knows."""
 
 from __future__ import annotations
 

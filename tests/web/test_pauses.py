@@ -64,7 +64,7 @@ def test_commands_and_the_page_name_the_failures_that_paused_a_scope(
 
 
 def test_commands_name_the_operator_who_paused_a_scope(scene: Scene, cli: CommandLine) -> None:
-    """Checks pauses that the log does not have yet: the commands then name nobody else."""
+    """While the log lacks a pause, the commands show only the operator whom Redis names."""
     pause_by_failures(scene)
     scene.mirror()
     cli.ok("resume-scope", QUEUE, SCOPE)

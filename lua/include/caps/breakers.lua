@@ -6,8 +6,8 @@ again. If it ends in another way, the next job is the probe.
 
 An entry of `rates` is `AT failed=TIMES` while the scope is open, with the times of its failures; `AT until=MS` while it
 is paused, and then until a probe begins; and `AT until=MS probe=ID` while that job's claim is in force. ` by=NAME` is
-last if an operator paused it. AT is Redis' time when it was written: if the clock went back, all times are moved by as
-much. A scope without an entry is open.
+last if an operator paused it. AT is Redis' time when the entry was written: if the clock went back, all times of the entry
+are moved back by the same number of ms. A scope without an entry is open.
 
 Keys: state
 Uses: state(lane_in)

@@ -31,8 +31,8 @@ class Breaker:
     succeeds, all jobs may begin again. If it fails, the scope is paused again. If it ends in another way, such as a
     lost lease or a cancellation, the next job is the probe.
 
-    A failure is a claim that the log has as ``retried`` or ``died``: an error or a timeout. A lost worker is none, nor
-    are errors of the types in ``except_for``.
+    A failure is a claim that the log has as ``retried`` or ``died``: an error or a timeout. A lost worker does not
+    count. An error of a type in ``except_for`` does not count either.
 
     - ``failures``: from 1 to 1,000.
     - ``per_seconds`` and ``cooldown``: seconds, or timedeltas, of at most a day.

@@ -254,7 +254,7 @@ def pause_scope(queue: str, scope: str, seconds: float | None, **given: Any) -> 
 @click.command("resume-scope")
 @_scope_options
 def resume_scope(queue: str, scope: str, **given: Any) -> None:
-    """End the pause of SCOPE in QUEUE, whoever paused it: its jobs may begin at once."""
+    """End any pause of SCOPE in QUEUE. Its jobs may begin at once."""
     with connect(given["redis_url"], given["prefix"]) as client:
         known_queues(client, queue)
         plan = client.calls.pauses.resume(queue, scope, by=actor(given["by"]), why=given["reason"])

@@ -23,7 +23,7 @@ _GIVEN_UP: Final = "unknown_"
 
 @dataclass
 class LoggedScope:
-    """How a breaker's scope stands by the log. Without ``until_ms`` it is open."""
+    """A breaker's scope as the log has it. A scope without ``until_ms`` is open."""
 
     until_ms: int | None = None
     by: str | None = None
@@ -66,7 +66,7 @@ class LoggedBreakers:
         return self._known.keys()
 
     def of(self, scope: str) -> LoggedScope | None:
-        """Return how a scope stands; None: unknown."""
+        """Return a scope as the log has it; None: unknown."""
         known = self._known.get(scope)
         if known is None and self._has_all and self._unknown.isdisjoint((scope, family_of(scope))):
             return LoggedScope()

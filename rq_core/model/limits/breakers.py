@@ -47,9 +47,9 @@ class BreakerEntry(NamedTuple):
         return max(self.until_ms, self.at_ms) + KEPT_MS
 
     def standing(self, now_ms: int) -> str:
-        """Return how the scope stands: ``open``, ``paused`` or ``probing``.
+        """Return whether the scope is ``open``, ``paused`` or ``probing``.
 
-        It is probing from the end of its pause until a probe succeeds or fails.
+        A scope is probing from the end of its pause until a probe succeeds or fails.
         """
         if self.until_ms is None:
             return "open"

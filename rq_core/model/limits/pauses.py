@@ -1,4 +1,4 @@
-"""What the audit log says of the pause of a scope: who or what paused it, and which failures made a breaker do so."""
+"""Causes of pauses in the audit log: the operator, the handler, or the failures that made a breaker pause a scope."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of a rate is in use, and how a scope stands that may be paused: open, paused or probing.
+"""How much of a rate is in use, and whether a scope of a rate or a breaker is open, paused or probing.
 
 Both follow from the scope's value in the key ``rates`` and from its limit.
 """
@@ -13,7 +13,7 @@ from rq_core.model.limits.scopes import unit_of
 
 
 class ScopeUse(NamedTuple):
-    """How a scope of a rate or a breaker stands."""
+    """The use of a scope of a rate or a breaker: open, paused or probing, and how much of it is in use."""
 
     standing: str = "open"
     """``open``: jobs may begin as the limit says; ``paused``; ``probing``: one job at a time may begin."""
@@ -35,7 +35,7 @@ OPEN = ScopeUse()
 
 
 def use_of(scope: str, value: str | None, limit: Limit, now_ms: int) -> ScopeUse:
-    """Return how a scope stands. ``value`` is its field in the key ``rates``; None without one."""
+    """Return the use of a scope. ``value`` is the scope's field in the key ``rates``, or None if there is no field."""
     if value is None or not limit.most or not limit.window_ms:
         return OPEN
     if is_breaker(scope):

@@ -56,8 +56,8 @@ class Admin:
         """Cancel jobs. Returns the outcome by id: cancelled, cancelling (the job runs), dead, or gone.
 
         With ``only``, a job in another state stays unchanged, and its outcome is its state. ``ended`` has, by id, the
-        numbers of ended claims that :meth:`BoxReads.lives_and_ends` has read. A job of which another claim has ended
-        since stays unchanged, and its outcome is ``moved``.
+        numbers of ended claims that :meth:`BoxReads.lives_and_ends` has read. If another
+        claim of a job has ended since, the job stays unchanged, and its outcome is ``moved``.
         """
         args = {"only": " ".join(only)}
 

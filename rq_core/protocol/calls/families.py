@@ -27,7 +27,7 @@ CANCELLED: Final = ("cancelled", "cancelling")
 """The outcomes of a cancelled job."""
 
 MOVED: Final = "moved"
-"""The outcome of a job of which a claim has ended since its children were read. The job was not changed."""
+"""The outcome of a job with a claim that ended after the job's children were read. The job was not changed."""
 
 Verb = Callable[[Sequence[str]], Plan[dict[str, str]]]
 """A change of jobs of one queue, given by their ids. It returns the outcomes by id."""

@@ -53,7 +53,7 @@ class Pauses:
     def resume(
         self, queue: str, scope: str, *, by: str | None = None, why: str = ""
     ) -> Plan[PauseChange]:
-        """End the pause of a scope, whoever paused it. Its jobs may begin at once. A debt of its rate stays.
+        """End any pause of a scope. Its jobs may begin at once. A debt of its rate stays.
 
         Raises InvalidOption, as :meth:`pause` does.
         """

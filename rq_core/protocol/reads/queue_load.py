@@ -158,7 +158,7 @@ class QueueOverview:
     """Number of kept results whose values were removed to make room for others, since the queue was created."""
 
     paused_scopes: Mapping[str, ScopeUse] = field(default_factory=dict)
-    """The scopes of rates and breakers that are paused or probing, by name, and how each stands."""
+    """The scopes of rates and breakers that are paused or probing, by name, with the use of each."""
     paused_scopes_exact: bool = True
     """True if no such scope is missing in ``paused_scopes``."""
 

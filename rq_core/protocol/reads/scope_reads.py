@@ -77,9 +77,9 @@ class ScopeStatus(NamedTuple):
     now_ms: int | None = None
     """Redis' time at the read (Unix ms). ``resumes_ms`` is by the same clock."""
     use: ScopeUse = OPEN
-    """What is in use of a rate, and whether the scope is paused or probing."""
+    """How much of a rate is in use, and whether the scope is paused or probing."""
     pause: Mapping[str, Any] | None = None
-    """What the audit log says of the pause in force; None: nothing, or it was not read."""
+    """The audit log's document of the pause in force; None: the log has none, or was not read."""
 
 
 class ScopeHolder(NamedTuple):
@@ -119,9 +119,9 @@ class Standing(NamedTuple):
     now_ms: int | None = None
     """Redis' time at the read of the scope (Unix ms); None: no scope was read."""
     use: ScopeUse = OPEN
-    """What is in use of the rate for which the job waits, and whether its scope is paused or probing."""
+    """How much is in use of the rate for which the job waits, and whether its scope is paused or probing."""
     pause: Mapping[str, Any] | None = None
-    """What the audit log says of the pause in force of that scope; None: nothing, or it was not read."""
+    """The audit log's document of that scope's pause in force; None: the log has none, or was not read."""
 
 
 class ScopeReads(QueueReader):
