@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from typing import Final
 
-from rq_core.model.durable.boxes import header_in, life_of, members_of_signals, write_header
+from rq_core.model.durable.boxes import (
+    header_in,
+    life_of,
+    members_of_signals,
+    signal_in,
+    write_header,
+)
 
 Member = tuple[str, str | None]
 """A member of ``boxes`` and its expected value; None: any value."""
+_NUMBER: Final = re.compile("[1-9][0-9]{0,7}")
 
 
 def is_box_lost(header: str | None, entries: int) -> bool:
@@ -35,21 +44,22 @@ def members_of_boxes(found: Mapping[str, str], owners: Mapping[str, str]) -> Ite
         if life in owners and is_box_lost(found.get(life), len(entries)):
             yield from ((name, None) for name in members[life])
             continue  # Only the log may have what is lost.
-        signals = _numbered(members[life], f"{life}>")
-        yield from ((name, None) for name in (*entries, *signals))
+        signals = _signals(found, members[life], life)
+        yield from ((name, None) for name in (*entries, *signals.values()))
         if life in owners:
-            values = (found[name].partition("\n")[2] for name in (*entries, *signals))
+            values = (found[name].partition("\n")[2] for name in (*entries, *signals.values()))
             job_id, size = owners[life], sum(len(value.encode()) for value in values)
-            texts = {number: found[name] for number, name in enumerate(signals, 1)}
+            texts = {number: found[name] for number, name in signals.items()}
             mail = members_of_signals(texts).items()
-            yield from ((life + rest, text) for rest, text in mail if life + rest not in signals)
+            names = set(signals.values())
+            yield from ((life + rest, text) for rest, text in mail if life + rest not in names)
         else:
             said = header_in(found.get(life))
             job_id, size = (said.job_id, said.size) if said else ("-", 0)
             yield from (
                 (name, None) for name in members[life] if name[len(life) :][:1] in (">", "=")
             )
-        yield life, write_header(job_id, len(entries), size, len(signals))
+        yield life, write_header(job_id, len(entries), size, max(signals, default=0))
 
 
 def lives_of(found: Mapping[str, str]) -> set[str]:
@@ -62,7 +72,30 @@ def count_entries(found: Mapping[str, str], life: str) -> int:
     return next(n for n in itertools.count() if f"{life}|{n + 1}" not in found)
 
 
-def _numbered(members: set[str], head: str) -> list[str]:
-    """Return the members ``head`` + 1, 2, 3… before the first missing number."""
-    end = next(n for n in itertools.count(1) if f"{head}{n}" not in members)
-    return [f"{head}{n}" for n in range(1, end)]
+def _signals(found: Mapping[str, str], members: set[str], life: str) -> dict[int, str]:
+    """Return the members that are the signals 1, 2, 3… of a box before the first missing number, by number.
+
+    Below a signal that a worker has put back, numbers may be missing: a failover has taken these signals from Redis.
+    """
+    head = f"{life}>"
+    rests = (name.removeprefix(head) for name in members if name.startswith(head))
+    there = sorted(int(each) for each in rests if _NUMBER.fullmatch(each))
+    put_back = (number for number in there if _is_put_back(found[f"{head}{number}"]))
+    last = max(put_back, default=0)
+    last += len(_numbered(members, head, last + 1))
+    return {number: f"{head}{number}" for number in there if number <= last}
+
+
+def _is_put_back(text: str) -> bool:
+    """Return whether a worker has put a signal back, after a failover had taken it from Redis.
+
+    A text of digits is a list of one signal: the name of the signal has only digits, too.
+    """
+    signal = signal_in(text)
+    return signal is not None and signal.at_ms is None and _NUMBER.fullmatch(text) is None
+
+
+def _numbered(members: set[str], head: str, first: int = 1) -> list[str]:
+    """Return the members ``head`` + 1, 2, 3… before the first missing number. The numbers begin with ``first``."""
+    end = next(n for n in itertools.count(first) if f"{head}{n}" not in members)
+    return [f"{head}{n}" for n in range(first, end)]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from rq_core.doctor.box_check import members_of_boxes
 from rq_core.doctor.finding import Kind
 from rq_core.errors import QueueDamaged
 from rq_core.model.keys import queue_keys
@@ -59,3 +60,16 @@ def test_a_job_with_an_overwritten_entry_in_its_box_does_not_continue(
 
     with pytest.raises(QueueDamaged, match="two entries have the name charge"):
         seed.client.run(seed.client.calls.reads.box(seed.queue, "a", claim.fence, WORKER))
+
+
+def test_the_list_of_a_signal_whose_name_is_a_number_is_not_a_signal_that_was_put_back(
+    seed: Seed,
+) -> None:
+    claim = seed.running("a")
+    seed.save(claim)
+    seed.signal("a", name="7")
+    found = seed.snapshot()["boxes"]
+
+    expected = dict(members_of_boxes(found, {LIFE: "a"}))
+
+    assert (found[LIFE], "1") == (expected[LIFE], expected[f"{LIFE}>7"])

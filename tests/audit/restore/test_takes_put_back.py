@@ -1,0 +1,82 @@
+"""Waits that a worker saves again: a failover took them from Redis, with the signals that they had taken.
+
+The claim of the worker is older than the failover. The worker gives Redis the signals' numbers, and their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rq_core.connections.client import Client
+from rq_core.doctor.repair import diagnose, repair
+from rq_core.model.result_encoding import pack_result
+from rq_core.protocol.calls.boxes import Saving, Sent, save
+from sql_audit.store.connection.database import Database
+from tests.audit.restore.jobs import claim, job
+from tests.audit.restore.test_waits import LIFE, boxes, signal, wait
+from tests.kit.agreement import drain
+from tests.kit.fleet import QUEUE
+from tests.kit.servers import RedisServer
+
+Start = Callable[..., RedisServer]
+
+VALUES = {1: '"one"', 2: '"two"', 3: '"three"'}
+"""The values of the signals that the failover takes from Redis, by number. Signal 2 is not taken."""
+
+
+@contextmanager
+def running(start: Start, database: Database) -> Iterator[tuple[Client, RedisServer, str]]:
+    """Start a server, and let a job save a step there. Yield a client, the server, and the fence of the claim."""
+    server = start()
+    with Client(server.url) as client:
+        client.run(client.calls.enqueue.many([job("order")]))
+        fence = claim(client, 1)["order"]
+        step = Saving("order", fence, LIFE, "save", 1, "charge", pack_result("7", "full"))
+        assert not client.run(save(QUEUE, "w-1", [step]))
+        drain(client, database)
+        with server.client() as control:
+            control.save()
+        yield client, server, fence
+
+
+def fail_over(client: Client, server: RedisServer) -> None:
+    """Set Redis back to its state at the last `SAVE`."""
+    server.kill()
+    server.start()
+    client.run(client.calls.delivery.handshake(QUEUE))
+
+
+def take_again(client: Client, fence: str, entry: int, name: str, number: int) -> None:
+    """Let the worker save again an entry that had taken a signal."""
+    value = pack_result(VALUES[number])
+    take = Saving("order", fence, LIFE, "take", entry, name, value, str(number))
+    assert not client.run(save(QUEUE, "w-1", [take]))
+
+
+def take_with_falling_numbers(client: Client, server: RedisServer, fence: str) -> None:
+    """Let a job take signal 3 before signal 1. Redis forgets both, and the worker saves the two waits again."""
+    for number, name in enumerate(("approval", "receipt", "refusal"), 1):
+        assert Sent("sent", number) == signal(client, name, VALUES[number])
+    takes = ((2, "refusal", 3), (3, "approval", 1))
+    for entry, name, _ in takes:
+        assert not wait(client, fence, entry, name)
+    fail_over(client, server)
+    for entry, name, number in takes:
+        take_again(client, fence, entry, name, number)
+
+
+def test_a_signal_behind_one_that_a_failover_took_is_kept_by_the_doctor(
+    start_redis: Start, database: Database
+) -> None:
+    """Redis lacks signal 2: no wait had taken it before the failover."""
+    with running(start_redis, database) as (client, server, fence):
+        take_with_falling_numbers(client, server, fence)
+        assert Sent("sent", 4) == signal(client, "receipt", '"two"', "k-2")
+        before = boxes(client)
+
+        found = diagnose(client, QUEUE)
+        assert [] == repair(client, QUEUE, found, by="ada")
+
+        assert before == boxes(client)
+        assert [] == found
