@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -112,6 +112,41 @@ def test_replay_accepts_a_wait_put_back_whose_signal_number_another_signal_has()
     take(log, fence, 3, "ok", 1)
 
     assert [] == told(log)
+
+
+def put_back_from(log: MemoryWriter, numbers: Iterable[int]) -> str:
+    """Let a worker whose claim is older than the epoch save again waits that had taken these signals.
+
+    Return the fence of the claim.
+    """
+    fence = running(log)
+    log.begin(log.now_ms + 1, "replid_changed", fence)
+    for entry, number in enumerate(numbers, 1):
+        take(log, fence, entry, f"w{entry}", number)
+    return fence
+
+
+def test_replay_accepts_waits_put_back_with_falling_signal_numbers_and_the_next_signal() -> None:
+    log = MemoryWriter()
+    put_back_from(log, [4, 1, 3])
+    send(log, 5)
+
+    assert [] == told(log)
+
+
+def test_replay_reports_a_signal_that_two_waits_put_back_have_taken() -> None:
+    log = MemoryWriter()
+    put_back_from(log, [3, 1, 1])
+
+    assert [("I21", "takes signal 1, which does not wait")] == told(log)
+
+
+def test_replay_reports_a_later_claim_that_takes_a_signal_which_a_failover_took() -> None:
+    log = MemoryWriter()
+    log.jobs("retried", ["a", put_back_from(log, [3]), None, 1, None])
+    take(log, log.jobs("claimed", ["a", 2]), 2, "w2", 1)
+
+    assert ("I21", "takes signal 1, which does not wait") in told(log)
 
 
 def first_signal_again(log: MemoryWriter, _: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from typing import NamedTuple
 
-from rq_core.model.durable.boxes import signal_of
+from rq_core.model.durable.boxes import SIGNALS_MAX, signal_of
 
 
 class WaitingEntry(NamedTuple):
@@ -33,6 +33,9 @@ class Signals:
         """The number of the last signal with each key."""
         self.lost: set[int] = set()
         """The numbers of the signals that Redis had lost, and that no restore could put back."""
+        self.skipped: set[int] = set()
+        """The numbers below a signal that a worker has put back, of which the log has no signal. A failover took these
+        signals from Redis, and the worker may put them back, too."""
         self.waits: dict[int, WaitingEntry] = {}
         """The waits and sleeps that are not over, by the number of their entry."""
         self.must_wake = False
@@ -52,6 +55,12 @@ class Signals:
         insort(self.names.setdefault(name, []), number)
         if key is not None:
             self.keys[key] = number
+
+    def put_back(self, number: int) -> None:
+        """Note that a worker has put back a signal that a wait had taken, and that a failover took from Redis."""
+        self.skipped.update(range(self.sent + 1, min(number, SIGNALS_MAX)))
+        self.skipped.discard(number)
+        self.sent = max(self.sent, number)
 
     def lose(self, number: int) -> bool:
         """Note that Redis has lost a signal for good. Its sender may send it again, with a new number.

@@ -132,10 +132,11 @@ def end_wait(row: EventRow, facts: Facts, record: Record, *, is_again: bool) -> 
         return
     if message is not None:
         is_another = mail.digests.get(message, facts.get("digest")) != facts.get("digest")
-        if (message > mail.sent or is_another) and _is_older(facts.get("fence"), row[1]):
+        is_forgotten = message > mail.sent or message in mail.skipped
+        if (is_forgotten or is_another) and _is_older(facts.get("fence"), row[1]):
             # Redis forgot the signal and the take. The worker, whose claim is older than the epoch, put the take back.
             # Another signal may have the number since then, and waits.
-            mail.sent = max(mail.sent, message)
+            mail.put_back(message)
             return
         first = mail.oldest(name)
         if message not in mail.names.get(signal_of(name), ()):

@@ -12,10 +12,11 @@ from rq_core.connections.client import Client
 from rq_core.doctor.repair import diagnose, repair
 from rq_core.model.result_encoding import pack_result
 from rq_core.protocol.calls.boxes import Saving, Sent, save
+from sql_audit.proof.result import LogVerdict
 from sql_audit.store.connection.database import Database
-from tests.audit.restore.jobs import claim, job
+from tests.audit.restore.jobs import claim, complete, job
 from tests.audit.restore.test_waits import LIFE, boxes, signal, wait
-from tests.kit.agreement import drain
+from tests.kit.agreement import assert_agree, drain
 from tests.kit.fleet import QUEUE
 from tests.kit.servers import RedisServer
 
@@ -64,6 +65,18 @@ def take_with_falling_numbers(client: Client, server: RedisServer, fence: str) -
     fail_over(client, server)
     for entry, name, number in takes:
         take_again(client, fence, entry, name, number)
+
+
+def test_signals_that_a_worker_puts_back_with_falling_numbers_leave_the_log_true(
+    start_redis: Start, database: Database
+) -> None:
+    with running(start_redis, database) as (client, server, fence):
+        take_with_falling_numbers(client, server, fence)
+        assert Sent("sent", 4) == signal(client, "receipt", '"two"')
+        assert not wait(client, fence, 4, "receipt")
+        complete(client, {"order": fence})
+
+        assert_agree(client, database, LogVerdict.HOLDS)
 
 
 def test_a_signal_behind_one_that_a_failover_took_is_kept_by_the_doctor(
