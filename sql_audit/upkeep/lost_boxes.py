@@ -38,20 +38,31 @@ class FoldedBox:
         """The begun entries, by number, as they were before they were saved."""
         self.takes: dict[int, Mapping[str, Any]] = {}
         """The events of waits that have taken a signal, by the numbers of their entries."""
+        self.beside: dict[int, LoggedSignal] = {}
+        """The other signals that had the numbers of the taken ones already when the log got the takes. A worker had
+        put the takes back. The keys are the numbers of the entries."""
         self.mail = LoggedBox()
+
+    def take(self, number: int, took: Mapping[str, Any]) -> None:
+        """Note the event of a wait that has taken a signal. ``number``: the number of the wait's entry."""
+        self.takes[number] = took
+        signal = self.mail.signals.get(took["message"])
+        if signal is not None and not _is_same(signal.facts, took):
+            self.beside[number] = signal
 
     def wait_again(self) -> None:
         """Undo each take of a signal whose number now belongs to another signal. The wait is then open again.
 
-        Redis forgot the take, and gave the number to the other signal.
+        Redis forgot the take, and gave the number to the other signal. If the worker has put the take back since then,
+        the take stays, and the other signal is not taken.
         """
-        for number, took in list(self.takes.items()):
+        for number, took in self.takes.items():
             signal = self.mail.signals.get(took["message"])
-            if signal is not None and not _is_same(signal.facts, took):
-                del self.takes[number]
+            if signal is None or _is_same(signal.facts, took):
+                self.mail.taken.add(took["message"])
+            elif signal is not self.beside.get(number):
                 waits = StepEntry(took["name"], False, took["at_ms"], took["fence"], kind="wait")
                 self.entries[number] = self.begun.get(number, waits)
-        self.mail.taken = {took["message"] for took in self.takes.values()}
 
     def signals(self) -> list[str | None]:
         """Return the texts of the signals, in the order of their numbers. None: an untaken signal whose value the log
@@ -95,10 +106,11 @@ def boxes_in(
         number, is_saved = facts["entry"], row[4] == Event.STEP_SAVED
         if is_saved:
             box.takes.pop(number, None)
+            box.beside.pop(number, None)
         if message is not None:
-            box.takes[number] = facts | {"at_ms": at_ms}
-            # The log has the value of a signal with the signal.
-            facts["value"] = signals[message].facts.get("value") if message in signals else None
+            box.take(number, facts | {"at_ms": at_ms})
+            # The log has the value of a signal with the signal, which may have another number now.
+            facts["value"] = values.get((row[6], facts["digest"]))
         old = box.entries.get(number)
         if (
             is_saved

@@ -14,7 +14,8 @@ from rq_core.model.result_encoding import pack_result
 from rq_core.protocol.calls.boxes import Saving, Sent, save
 from sql_audit.proof.result import LogVerdict
 from sql_audit.store.connection.database import Database
-from tests.audit.restore.jobs import claim, complete, job
+from sql_audit.upkeep.restore import restore_jobs
+from tests.audit.restore.jobs import claim, complete, flush, job
 from tests.audit.restore.test_waits import LIFE, boxes, signal, wait
 from tests.kit.agreement import assert_agree, drain
 from tests.kit.fleet import QUEUE
@@ -32,6 +33,7 @@ def running(start: Start, database: Database) -> Iterator[tuple[Client, RedisSer
     server = start()
     with Client(server.url) as client:
         client.run(client.calls.enqueue.many([job("order")]))
+        drain(client, database)  # From the first turn of a mirror on, the log has values.
         fence = claim(client, 1)["order"]
         step = Saving("order", fence, LIFE, "save", 1, "charge", pack_result("7", "full"))
         assert not client.run(save(QUEUE, "w-1", [step]))
@@ -93,3 +95,31 @@ def test_a_signal_behind_one_that_a_failover_took_is_kept_by_the_doctor(
 
         assert before == boxes(client)
         assert [] == found
+
+
+def test_a_wait_that_was_put_back_beside_another_signal_is_restored_as_taken(
+    start_redis: Start, database: Database
+) -> None:
+    """Another signal has the number of the forgotten one when the worker saves the wait again. Then Redis loses all."""
+    with running(start_redis, database) as (client, server, fence):
+        signal(client, "approval", '"one"')
+        assert not wait(client, fence, 2, "approval")
+        drain(client, database)
+        fail_over(client, server)
+        assert Sent("sent", 1) == signal(client, "refusal", "false", "k")
+        take_again(client, fence, 2, "approval", 1)
+        drain(client, database)
+        before = boxes(client)
+        flush(client)
+        drain(client, database)
+
+        assert restore_jobs(client, database, QUEUE, by="ada").complete
+
+        assert before == boxes(client)
+        held = claim(client, 1)
+        assert not wait(client, held["order"], 3, "refusal")
+        box = client.run(client.calls.reads.box(QUEUE, "order", held["order"], "w-1"))
+        assert box is not None
+        assert ["7", '"one"', "false"] == [entry.value for entry in box.entries]
+        complete(client, held)
+        assert_agree(client, database, LogVerdict.HOLDS)
