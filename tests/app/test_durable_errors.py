@@ -22,7 +22,8 @@ from rq_core import (
     durable_sync,
     testing,
 )
-from rq_core.app.durable.entry_names import numbered, undo_name, with_key
+from rq_core.app.durable.entry_names import check_wait, numbered, undo_name, with_key
+from rq_core.app.handles.signal_call import sending_of_json
 from rq_core.app.handles.signal_call import sending_of, sending_of_json
 
 AT_ONCE = RetryPolicy(max_attempts=5, backoff="fixed", base=0.0, jitter=False)
@@ -229,3 +230,19 @@ def test_long_names_that_differ_in_their_last_character_have_different_entries()
     assert len(names) == len({undo_name(name) for name in names})
     assert len(names) == len({with_key(name, "key") for name in names})
     assert all(len(numbered(name, 10_000)) <= 64 for name in names)
+
+
+@pytest.mark.parametrize("name", ["7", "0", "10000"])
+def test_a_name_of_digits_only_is_refused_for_a_signal_and_for_a_wait(name: str) -> None:
+    # The field of the signal with this number in the box has the same name as the list of signals with this name.
+    with pytest.raises(InvalidOption, match="not only digits"):
+        sending_of_json("a", name, "null")
+    with pytest.raises(InvalidStep, match="not only digits"):
+        check_wait(name)
+
+
+@pytest.mark.parametrize("name", ["7a", "a7", "-7", "7.", "v2:7"])
+def test_a_name_with_digits_is_accepted_for_a_signal_and_for_a_wait(name: str) -> None:
+    check_wait(name)
+
+    assert name == sending_of_json("a", name, "null").name

@@ -33,7 +33,7 @@ def check_step(name: Any) -> None:
 
 def check_wait(name: Any) -> None:
     """Raise InvalidStep unless users may give this name to a wait or a sleep."""
-    _check(name, _WAIT, f"the name of a wait is 1 to 58 {_CHARACTERS}")
+    _check(name, _WAIT, f"the name of a wait is 1 to 58 {_CHARACTERS}, not only digits")
 
 
 def _check(name: Any, pattern: re.Pattern[str], must: str) -> None:

@@ -51,7 +51,7 @@ def _check(name: Any, key: str) -> None:
     """Raise InvalidOption for an invalid name or an invalid key of a signal."""
     if not isinstance(name, str) or not re.fullmatch(SIGNAL_PATTERN, name):
         raise InvalidOption.of(
-            "name", name, "must be 1 to 58 of the characters A-Z a-z 0-9 _ . : -"
+            "name", name, "must be 1 to 58 of the characters A-Z a-z 0-9 _ . : -, not only digits"
         )
     if prefix := reserved_prefix(name):
         raise InvalidOption.of(

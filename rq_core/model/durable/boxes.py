@@ -47,9 +47,9 @@ MAP_PREFIX: Final = "map:"
 UNDO_PREFIX: Final = "undo:"
 """The beginning of the name of the entry for the undo of a step."""
 
-SIGNAL_PATTERN: Final = r"[A-Za-z0-9_.:-]{1,58}"
+SIGNAL_PATTERN: Final = r"(?![0-9]+\Z)[A-Za-z0-9_.:-]{1,58}"
 """The pattern of the name of a signal, a wait or a sleep. The entry of a wait has the same name; if the name is used
-again, ``#2``, ``#3`` and so on is appended to it."""
+again, ``#2``, ``#3`` and so on is appended to it. A name of digits only would be the number of a signal in the box."""
 KEY_PATTERN: Final = r"[A-Za-z0-9_.:-]{1,128}"
 """The pattern of the key of a signal."""
 SIGNALS_MAX: Final = 10_000
