@@ -40,13 +40,15 @@ def switch_off(client: Client, database: Database, queue: str) -> None:
     mirror = Mirror(Outbox(client), database, queue)
     rehearse(mirror)
     if client.run(client.calls.delivery.handshake(queue)).audit_id == holder:
-        # A busy queue always has new events. After the switch Redis keeps few events, so few should be left then.
+        # A busy queue always has new events. After the switch Redis keeps few events, so few should be left then. An
+        # epoch may begin among a few events, and could not be mirrored afterwards. The backlog does not count events
+        # from before the log was switched on. So each round makes at least one turn.
         for _ in range(ROUNDS_MAX):
-            left = client.run(client.calls.reads.counts(queue)).backlog
-            if left <= FEW:
-                break
-            while left > 0 and (turn := mirror.turn()).outcome is TurnOutcome.MIRRORED:
+            found = left = client.run(client.calls.reads.counts(queue)).backlog
+            while (turn := mirror.turn()).outcome is TurnOutcome.MIRRORED and left > turn.events:
                 left -= turn.events
+            if found <= FEW:
+                break
     client.run(client.calls.audit.detach(queue, holder))
     try:
         mirror.finish()

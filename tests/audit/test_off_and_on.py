@@ -105,6 +105,26 @@ def test_audit_off_mirrors_more_than_one_batch_of_events_that_came_before_the_sw
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
+@pytest.mark.parametrize("is_first", [True, False], ids=["the first epoch", "a later epoch"])
+def test_audit_off_mirrors_an_epoch_that_no_mirror_has_read(
+    valkey_url: str, database: Database, is_first: bool
+) -> None:
+    """Checks a queue that a mirror has attached without reading it, and an epoch that began after the last turn."""
+    with Client(valkey_url) as client:
+        added, known = add(client), 0
+        if not is_first:
+            auditlog.drain(Mirror(Outbox(client), database, "q"))
+            known = client.run(client.calls.delivery.handshake("q")).epoch + 1
+        Mirror(Outbox(client), database, "q").attach(known)
+        added += add(client)
+        switch_off(client, database, "q")
+
+    assert mirrored(database, *added)
+    last = auditlog.rows(database, "SELECT type, detail FROM job_event ORDER BY epoch, seq")[-1]
+    assert last["type"] == "policy_changed"
+    assert verify(database).verdict is LogVerdict.HOLDS
+
+
 def test_audit_off_succeeds_while_a_running_mirror_moves_the_cursor(
     valkey_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
