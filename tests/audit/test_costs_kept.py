@@ -104,6 +104,28 @@ def test_a_job_claimed_while_its_rate_had_no_limit_may_report_its_cost(
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
+def test_a_restore_keeps_a_debt_that_was_reported_after_a_change_of_the_limit(
+    client: Client, database: Database
+) -> None:
+    """The log does not show what was in use when the limit changed. It shows what the job took after that."""
+    limit(client, "1000/60000ms/1000")
+    enqueue(client, "a", "b")
+    held = claim(client, 1)
+    limit(client, "1000/60000ms/2000")
+    assert client.run(claims.spend(QUEUE, "w-1", [("a", held["a"], "tokens:5000", "")])) == {}
+    complete(client, held)
+    assert claim(client, 1) == {}
+    drain(client, database)
+    flush(client)
+    drain(client, database)
+
+    assert restore_jobs(client, database, QUEUE, by="ada").scopes == [SCOPE]
+
+    limit(client, "1000/60000ms/2000")
+    assert claim(client, 1) == {}
+    assert_agree(client, database, LogVerdict.HOLDS)
+
+
 def test_the_scopes_of_a_claim_are_shown_with_their_unit() -> None:
     limits = [[SCOPE, 90_000, 60_000, 90_000, 1_500], ["ask@60s=gpt", 100, 60_000, 1]]
 

@@ -293,13 +293,16 @@ class Holders:
 
     def correct(self, scope: str, more: int, at_ms: int) -> None:
         """Add the difference between a job's real cost and its claim's cost to the use of a rate. The difference may be
-        negative.
+        negative. A rate that the log does not know counts as unused.
         """
+        now_us = at_ms * 1000
         known = self._rates.get(scope)
         if known is None:
-            return
+            limit = self.limit_of(scope)
+            if limit is None or not limit.most or not limit.window_ms or is_breaker(scope):
+                return
+            known = now_us, limit.most, limit.window_ms, limit.burst, 0
         arrival, most, window_ms, burst, rest = known
-        now_us = at_ms * 1000
         if arrival < now_us:
             arrival, rest = now_us, 0
         used, rest = divmod(rest + more * window_ms * 1000, most)
