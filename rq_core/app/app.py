@@ -7,7 +7,7 @@
 
     send.enqueue(tenant="acme", to="a@b.c")
 
-The lines before ``send.enqueue`` open no connection, and read nothing but environment variables.
+The lines before ``send.enqueue`` open no connection, and read only environment variables.
 """
 
 from __future__ import annotations
@@ -186,7 +186,8 @@ class App(CopyProducer):
         - ``aliases``: former names of the task. The task also runs jobs that producers enqueue under these names, and
           the task's caps count these jobs. The log keeps the name under which each job was enqueued.
         - ``isolation``: with "process", workers run the function in a process of its own. They kill the process at the
-          timeout, which includes the start of the process. A crash of the process does not harm the worker.
+          timeout. The timeout includes the time for starting the process. A crash of the process does not harm the
+          worker.
         - ``max_memory``: the maximum number of bytes that the process of an isolated function may use.
         - ``batch``: a Batch lets one call of the function run several jobs. The function takes ``jobs: list[Job[…]]``.
         - ``on_dead``: a function that is called with a DeadJob when a job of this task has died for any reason. The

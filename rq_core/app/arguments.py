@@ -28,8 +28,8 @@ if typing.TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 _PLAIN_BYTES_MAX: Final = 4096
-"""Maximum length, in bytes, of JSON of plain types that Python can certainly read. Longer JSON might contain an integer
-with more digits than Python reads."""
+"""If all types of the arguments are plain, JSON of at most this number of bytes is sent without a check that it can be
+read back. Longer JSON might contain an integer with more digits than Python reads."""
 
 _REFUSED_KINDS: Final[dict[object, str]] = {
     inspect.Parameter.VAR_POSITIONAL: "takes *{name}: name each argument, or take one list",
@@ -100,7 +100,7 @@ class Arguments:
         return self._validate(_check_names(self.task, values))
 
     def part(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return some of a call's arguments by name, validated, in the types of JSON."""
+        """Validate ``values``, a part of a call's arguments by name. Return them by name, in the types of JSON."""
         if odd := values.keys() - set(self.names):
             raise invalid(self.task, dict.fromkeys(sorted(odd), WORDS["extra_forbidden"]))
         found: dict[str, Any] = {}
@@ -213,7 +213,7 @@ class Arguments:
         """Return the first problem in each argument that has no JSON form. The key is the problem's place, such as
         ``rows.3.when``.
 
-        If each argument alone has a JSON form, the only key is ``arguments``.
+        If each argument has a JSON form when it is converted alone, the only key is ``arguments``.
         """
         problems: dict[str, str] = {}
         for name, value in valid.items():
@@ -283,8 +283,8 @@ class Arguments:
 
     @cached_property
     def _check(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-        """The validator of Python values. It is taken out of pydantic's adapter, whose own method takes twice as
-        long."""
+        """The validator of Python values. This is the method of the validator inside pydantic's adapter: the adapter's
+        own method takes twice as long."""
         check: Callable[[Mapping[str, Any]], dict[str, Any]] = (
             self._adapter.validator.validate_python
         )
@@ -292,10 +292,10 @@ class Arguments:
 
     @cached_property
     def _plain_json(self) -> Callable[[dict[str, Any]], bytes] | None:
-        """The serializer to JSON, if each valid value can certainly be read back from its JSON; else None.
+        """The function that converts arguments to JSON. None if an argument's type allows a value that changes when it
+        is read back from its JSON.
 
-        Validated values have their annotated types, so pydantic has nothing to warn of. Without its warnings it is
-        faster.
+        Pydantic's warnings of wrong types are off, which makes it faster: validated values have the right types.
         """
         if not all(map(is_plain, self._hints.values())):
             return None
@@ -432,8 +432,8 @@ def _problems_of(error: ValueError) -> dict[str, str]:
 
 
 def _no_json(name: str, value: Any, error: Exception) -> tuple[str, str]:
-    """Return the first place in an argument that has no JSON form, such as ``rows.3.when``, and the problem in
-    words."""
+    """Find the first part of an argument that has no JSON form. Return the part's place, such as ``rows.3.when``, and
+    the problem in words."""
     loc, problem = json_problem(value) or ((), words_of(error))
     return ".".join(map(_printable, (name, *loc))), problem
 

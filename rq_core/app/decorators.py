@@ -34,7 +34,8 @@ R = TypeVar("R")
 
 
 class BatchTaskOptions(TypedDict, total=False):
-    """The options of ``app.task(batch=…)`` except ``batch``: all but ``isolation`` and ``max_memory``. See App.task."""
+    """The options of ``app.task`` that a batch task may have in addition to ``batch``. ``isolation`` and ``max_memory``
+    are not allowed. See App.task."""
 
     queue: str
     name: str | None

@@ -4,10 +4,10 @@ The first use of an app imports the client and redis-py. If another thread forks
 import locks that no thread of the child ever releases. So the import runs under locks of this module. Every fork takes
 these locks first, and so waits for the import.
 
-Modules of the standard library, such as ``logging``, also have locks that a fork takes. The work under our locks may
-need those locks, so a fork must take ours first. A fork takes locks in the reverse order of their registration. So this
-module registers the lock ``_late`` after the import of those modules. During their import, it holds the lock
-``_early``.
+A fork also takes the locks of some modules of the standard library, such as ``logging``. The imports under this
+module's locks may need those locks. So a fork must take this module's locks first. A fork takes locks in the reverse
+order of their registration. So this module registers the lock ``_late`` after the import of those modules. During their
+import, it holds the lock ``_early``.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ WAIT_S: Final = 60.0
 
 
 class _EarlyGate(ForkGate):
-    """The gate that exists from the import of this module on. A fork that takes its lock also takes the lock of
-    ``_late``."""
+    """The gate that is registered when this module is imported. A fork that takes this gate's lock also takes the lock
+    of ``_late``."""
 
     def before(self) -> None:
         super().before()

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 PRELOAD_VARIABLE: Final = "RQ_CORE_PRELOAD"
-"""Names a module that processes of isolated handlers import before the modules of tasks. A worker sets it for the
-processes that it starts."""
+"""The environment variable that names a module. A process for isolated handlers imports this module before the modules
+of tasks. A worker sets the variable for the processes that it starts."""
 
 
 def preload() -> None:

@@ -161,8 +161,8 @@ class JobOptions:
     max_attempts: int | None = DEFAULT_MAX_ATTEMPTS
     max_losses: int | None = DEFAULT_MAX_LOSSES
     timeout_ms: int | None = None
-    """Milliseconds that one attempt may take. If this field, max_attempts or max_losses has no value (None), the worker
-    uses the value of the job's task."""
+    """Milliseconds that one attempt may take. None: the worker uses the timeout of the job's task. For ``max_attempts``
+    and ``max_losses``, None also means the task's value."""
     delay_ms: int = 0
     due_ms: int = 0
     """Unix ms at which the job becomes ready; 0 if the job has a delay or is ready at once."""
@@ -175,9 +175,9 @@ class JobOptions:
     """The deadline, in Unix ms; 0 if the deadline is a duration, or if there is no deadline."""
     unique: Named | None = None
     idempotency_key: str | None = None
-    """The text from which, together with the task's name, the id is made; None if the id is made in another way."""
+    """A text. The job's id is made from this text and the task's name. None if the id is made in another way."""
     remember_ms: int = 0
-    """Milliseconds after the first call for which the id is remembered; 0: the id is remembered only while its job is
+    """Milliseconds after the first call for which the id is remembered. With 0, the id is known only while its job is
     alive."""
     keep_ms: int = 0
     """Milliseconds for which the result is kept after the job's end; 0 if it is not kept."""
@@ -304,7 +304,8 @@ class JobOptions:
         return id_of_key(task, self.idempotency_key)
 
     def call_of(self, task: str, arguments: Arguments, values: Mapping[str, Any]) -> str:
-        """Return ``=`` and a digest of the task and the arguments. By it, Redis notices another call with the same id.
+        """Return ``=`` and a digest of the task and the arguments. Redis compares the digests of calls with the same
+        id, and refuses a later call with another digest.
 
         Raises ArgumentsInvalid for an argument without a JSON form.
         """

@@ -115,8 +115,8 @@ class Producer:
         self._make_id = JobIds() if ids is None else _checked(ids)
         self._spec_max = spec_max(audit_payload)
         self._spec_max_of: dict[str, int] = {}
-        """Maximum number of bytes of a job's JSON that the enqueued event carries, by queue, for queues with a
-        setting of their own."""
+        """By queue, for queues with an ``audit_payload`` of their own: the maximum number of bytes of a job's JSON in
+        its ``enqueued`` event."""
         self.declared = Declared()
         """The caps, rates, fairness and settings that the code declares."""
         self.surroundings = Surroundings()

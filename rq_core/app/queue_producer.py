@@ -179,13 +179,14 @@ class QueueProducer(ManyProducer):
         reason: str = "",
         by: str | None = None,
     ) -> PauseChange:
-        """Let no job of a scope begin for a while. Jobs that run already run on.
+        """Let no job of a scope begin for a while. Jobs that already run are not stopped.
 
         - ``scope``: one key of a rate or a breaker, as App.caps names it: ``ask.host@60s:failures=h1``.
-        - ``after``: how long the pause lasts, in seconds or a timedelta. None: until resume_scope.
+        - ``after``: how long the pause lasts, in seconds or a timedelta. With None, it lasts until resume_scope is
+          called.
 
-        A pause that is in force and ends later stays as it is. After the pause, the jobs of a rate begin one after the
-        other, and a breaker awaits a probe. Raises InvalidOption.
+        If a pause in force ends later than the new pause would, nothing changes. After the pause, the jobs of a rate
+        begin one after the other, and a breaker awaits a probe. Raises InvalidOption.
         """
         client, ms = self.client, None if after is None else max(1, ms_of("after", after))
         return client.run(client.calls.pauses.pause(queue, scope, for_ms=ms, by=by, why=reason))

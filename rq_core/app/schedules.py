@@ -40,8 +40,8 @@ class ScheduleOptions(TypedDict, total=False):
       new job replaces an earlier job that waits, and an earlier job that runs is asked to stop.
     - ``catch_up`` says what happens if instants have passed while no worker ran. "latest" (the default) enqueues one
       job for the latest of these instants. "skip" does the same only if the latest instant is at most 60 s late.
-    - ``grace``, in seconds or a timedelta, is the greatest delay after an instant at which its job is still enqueued.
-      It holds for "latest" and for "skip".
+    - ``grace``, in seconds or a timedelta, is how late the job of an instant may be enqueued, at most. It holds for
+      "latest" and for "skip".
     """
 
     cron: str | None

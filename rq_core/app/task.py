@@ -99,8 +99,8 @@ class PreparedTask(Generic[P, R]):
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """Return a job with these arguments, for App.enqueue_many.
 
-        Raises ArgumentsInvalid, also if the scope of a cap is too long or is not a single value. Raises
-        PayloadTooLarge. Raises InvalidTask if an annotation cannot be used.
+        Raises ArgumentsInvalid for invalid arguments, and if the value for a cap's ``per`` is too long or is not a
+        single value. Raises PayloadTooLarge. Raises InvalidTask if an annotation cannot be used.
         """
         unique, remembered = self.options.unique, self.options.remember_ms
         if not self.placing.sources and unique is None and not remembered:

@@ -18,12 +18,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _WHOLE: Final = "arguments"
-"""``Arguments`` checks the object of a job as the only argument of a function. This is the name of that argument."""
+"""The name of the only argument, the job's object, of the function whose arguments ``Arguments`` checks."""
 _HEAD: Final = f'{{"{_WHOLE}":'
 
 
 class Fields(dict[str, Any]):
-    """The validated arguments of a job of a batch task, by name. ``made`` is the object whose fields they are."""
+    """The validated arguments of a job of a batch task, by name. ``made`` is the object that has these fields."""
 
     def __init__(self, made: Any, names: Collection[str]) -> None:
         if isinstance(made, Mapping):
@@ -34,7 +34,8 @@ class Fields(dict[str, Any]):
 
 
 def _naming_fields(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a method, so that its ArgumentsInvalid names a field ``table`` in place of ``arguments.table``."""
+    """Return a method that calls ``function``. If ArgumentsInvalid is raised, it names a field ``table``, not
+    ``arguments.table``."""
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -32,7 +32,7 @@ class Job(Generic[A]):
         self.args = args
         self.context = context or _outside()
         self.failure: BaseException | None = None
-        """The exception with which the handler failed the job; None: the handler has not failed the job."""
+        """The exception with which the handler failed the job; None if the handler has not failed the job."""
 
     def __repr__(self) -> str:
         return f"<job {self.context.id} of a batch>"
@@ -66,8 +66,9 @@ class Job(Generic[A]):
     def fail(self, why: BaseException | str) -> None:
         """Fail this job, and no other job of the batch. A second call changes nothing.
 
-        ``why`` is an exception, or the text of a MemberFailed. The task's retry policy decides about the job, as if the
-        job's own handler had raised the exception. RetryLater, Snooze and GiveUp have their usual meaning.
+        ``why`` is an exception, or a text. A text becomes the message of a MemberFailed. The task's retry policy treats
+        the exception as if a handler that runs only this job had raised it. RetryLater, Snooze and GiveUp have their
+        usual meaning.
         """
         given: object = why
         if isinstance(given, str):
@@ -87,7 +88,7 @@ def _outside() -> JobContext:
 
 
 def results_of(jobs: Sequence[Job[Any]], value: Any) -> Sequence[Any]:
-    """Return the result of each job, from the value that the batch handler returned: None, or a list.
+    """Return the result of each job. ``value`` is what the batch handler returned: None, or a list of results.
 
     Raises UsageError for any other value, and for a list without exactly one result for each job.
     """

@@ -66,7 +66,7 @@ LOOK_MAX_S: Final = 3_600.0
 """Maximum seconds after which a parent looks again. Between the two limits, the parent waits half of the time that has
 passed since it enqueued the children."""
 PAUSE_MS: Final = 5_000
-"""Ms for which a parent sleeps if a queue takes none of its children."""
+"""Ms for which a parent sleeps if a queue accepts no jobs. Then the parent sends its children again."""
 SAVED_MAX: Final = 100
 """Maximum number of results that a parent saves in one call."""
 SAVED_CHARACTERS: Final = 512 * 1024
@@ -74,7 +74,8 @@ SAVED_CHARACTERS: Final = 512 * 1024
 ALIKE: Final = "the entries of steps with this name and a key are named like those of children"
 
 NEVER: Final = "most|0"
-"""The rule of a job that Redis compares with the job of the same id, and never accepts: no job may wait in its lane."""
+"""The value of ``NewJob.full`` for a child that Redis must not accept: at most 0 jobs may wait in the child's lane.
+Redis still compares the child with a known job of the same id."""
 
 Place = tuple[str, str]
 """The queue and the id of a child."""
@@ -157,7 +158,7 @@ class JobSteps(Steps):
         return found
 
     def unsaved(self) -> list[Place]:
-        """Return the queue and the id of each child whose end this job still needs.
+        """Return the queue and the id of each child whose end this job has not saved, and still needs.
 
         Children that this run has only begun to enqueue are included.
         """
@@ -212,10 +213,11 @@ class JobSteps(Steps):
             again = await self._sent_again(jobs, places)
 
     async def _sent_again(self, jobs: Sequence[NewJob], places: Sequence[Place]) -> list[NewJob]:
-        """Return those of the children ``jobs`` that a later run sends again.
+        """Return the children out of ``jobs`` that must be sent again, since an earlier call may have enqueued only
+        some of them.
 
-        Redis accepts a child only if it did not know the child when this run looked. It compares the other children
-        with those that an earlier run has enqueued.
+        This run first reads the children's ends. A child that Redis does not know is sent to be accepted. A child that
+        is alive or has succeeded is sent only so that Redis compares it with the job of the earlier call.
         """
         ended = await self._look(places)
         found: list[NewJob] = []
@@ -230,9 +232,10 @@ class JobSteps(Steps):
         return found
 
     async def _enqueue(self, launch: str, jobs: Sequence[NewJob]) -> bool:
-        """Enqueue children. Return False if a queue accepts no jobs now; other queues may then have accepted theirs.
+        """Enqueue children. Return False if a queue accepts no jobs now. Other queues may then have accepted their
+        children.
 
-        Raises StepMismatch if an earlier run has enqueued a child as another call.
+        Raises StepMismatch if an earlier run has enqueued a child of the same id with another task or other arguments.
         """
         if not jobs:
             return True
@@ -252,7 +255,8 @@ class JobSteps(Steps):
         return child_id(self._life, launch, index)
 
     def _places(self, launch: str, entry: StepEntry, count: int) -> list[Place]:
-        """Return the children's queues and ids, from the entry that an earlier run saved after it had enqueued them.
+        """Return the children's queues and ids, by ``entry``. An earlier run saved this entry after it had enqueued the
+        children.
 
         Raises StepMismatch if that run had another number of children than ``count``.
         """

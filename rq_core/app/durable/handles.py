@@ -39,8 +39,9 @@ class Durable:
         the object.
 
         - ``key`` distinguishes steps with the same name that run at the same time.
-        - ``check`` finds out whether a step has happened that an earlier run has begun but not saved. It gets the
-          step's arguments. It returns the step's value, or NOT_DONE if the step has not happened.
+        - ``check`` is a function that finds out whether a step has happened. It is called if an earlier run has begun
+          the step but not saved it. It gets the step's arguments. It returns the step's value, or NOT_DONE if the step
+          has not happened.
         - ``undo`` is called by :meth:`undo`, with the step's value.
         - ``begin``: if true, Redis records that the step has begun. With ``check``, Redis always records it.
         """
@@ -70,10 +71,10 @@ class Durable:
         hours: float | None = None,
         until: datetime | None = None,
     ) -> None:
-        """Park the job without a worker. Its handler runs again after ``seconds`` (or a timedelta), after ``hours``, or
-        at ``until`` (a datetime with a time zone).
+        """Park the job: it occupies no worker while it sleeps. Its handler runs again after ``seconds`` (or a
+        timedelta), after ``hours``, or at ``until`` (a datetime with a time zone).
 
-        The job's first call fixes the end of the sleep. Later runs of the handler do not begin the sleep again.
+        The first run that reaches the sleep fixes its end. Later runs of the handler do not begin the sleep again.
         """
         await self._steps.wait("sleep", name, moment(name, seconds, hours, until))
 

@@ -50,20 +50,21 @@ class Home(Protocol):
         ...
 
     def ask(self, plan: Callable[[Operations], Plan[T]]) -> Awaitable[T]:
-        """Send a call to a queue, and return its result. ``plan`` takes the protocol's calls, and returns the plan to
-        carry out.
+        """Send a call to a queue, and return its result. ``plan`` is a function that takes the protocol's calls, and
+        returns the call as a Plan.
 
         Only jobs that may be parked use this method.
         """
         ...
 
     def park(self, entry: int) -> Awaitable[None]:
-        """Park the job once none of its steps runs. ``entry`` is the number of the wait or sleep that is not over.
+        """Park the job as soon as no step of it runs. ``entry`` is the number of the wait or sleep for which the job is
+        parked.
 
-        The method does not return: the handler is stopped.
+        The method never returns, since the worker stops the handler.
         """
         ...
 
     def turn(self) -> AbstractAsyncContextManager[Any]:
-        """Return a lock for the job's saves: within its block, no other save of the job runs."""
+        """Return a lock as a context manager. Within its block, no other save of this job runs."""
         ...

@@ -28,7 +28,7 @@ from rq_core.signals import ChildrenFailed
 R_co = TypeVar("R_co", covariant=True)
 
 KEEP_MS: Final = 86_400_000
-"""Ms for which the outcome and the id of a child are kept, at least."""
+"""Minimum ms for which Redis keeps a child's outcome after its end, and remembers the child's id after its enqueue."""
 _SHOWN_MAX: Final = 10
 """Maximum number of failed items that a message names."""
 _ENDS: Final[Mapping[str, type[Outcome[Any]]]] = {
@@ -49,12 +49,13 @@ class JobCall(Generic[R_co]):
 
 
 def task_name_of(call: Any) -> str:
-    """Return the name of the call's task. Return ``run`` for an object that is no call; ``map`` refuses it later."""
+    """Return the name of the call's task. Return ``run`` for an object that is no JobCall: ``map`` refuses this object
+    later."""
     return call.task.name if isinstance(call, JobCall) else "run"
 
 
 def check_call(name: str, call: JobCall[Any]) -> None:
-    """Raise InvalidStep if the call's task is unique. Raise InvalidTask if JSON cannot express its results."""
+    """Raise InvalidStep if the call's task is unique. Raise InvalidTask if JSON cannot express the task's results."""
     if call.task.options.unique is not None:
         why = f"task {call.task.name!r} is unique, and a child must not give way to another job"
         raise InvalidStep(step=name, why=why)
@@ -176,7 +177,7 @@ def children_failed(
 
 
 def told(name: str, failed: Sequence[Item[Any]], count: int, needed: int) -> str:
-    """Return the message of ChildrenFailed, which names the first items that failed."""
+    """Return the message of ChildrenFailed. The message names the first items that failed."""
     said = "; ".join(
         f"{item.index}: {str(item.error).removesuffix('.')}" for item in failed[:_SHOWN_MAX]
     )
@@ -186,7 +187,7 @@ def told(name: str, failed: Sequence[Item[Any]], count: int, needed: int) -> str
 
 
 def child_outcome(job_id: str, found: Found) -> Outcome[Any]:
-    """Convert Redis' answer about a child that has ended to the child's outcome."""
+    """Return the outcome of a child that has ended. ``found`` is Redis' answer about the child."""
     if not isinstance(found, Absent):
         return found
     if isinstance(found.known, Succeeded):

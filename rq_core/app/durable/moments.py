@@ -34,7 +34,8 @@ def moment(
 ) -> str:
     """Convert the end of a sleep to text: Unix ms, or ``+`` and the milliseconds from now.
 
-    Raises InvalidStep for an invalid time, and unless exactly one of ``seconds``, ``hours`` and ``until`` is given.
+    The caller gives exactly one of ``seconds``, ``hours`` and ``until``. Raises InvalidStep for none or several of
+    them, and for an invalid time.
     """
     if [seconds, hours, until].count(None) != 2:
         raise InvalidStep(step=name, why="it takes one of seconds, hours=… and until=…")

@@ -34,7 +34,7 @@ def check_returned(step: str, function: Callable[..., Any]) -> Returned:
 
 
 class _Brought(Returned):
-    """The type of a signal's value, which the waiting handler names."""
+    """The type of a signal's value. The handler that waits for the signal names the type."""
 
     def __init__(self, name: str, kind: Any) -> None:
         super().__init__(name, type(None))

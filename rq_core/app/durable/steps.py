@@ -84,7 +84,7 @@ class Steps:
         self.home = home
         self._life: str | None = None
         self._entries: list[StepEntry] | None = None
-        """The entries that Redis has, in the order of their numbers (from 1); None: the entries are not loaded yet."""
+        """The entries that Redis has, in the order of their numbers (from 1); None before they are loaded."""
         self._numbers: dict[str, int] = {}
         """The number of each entry, by its name."""
         self._used: dict[str, int] = {}
@@ -92,17 +92,17 @@ class Steps:
         self._running: set[str] = set()
         self._passed: list[_Passed] = []
         self._ended: dict[int, int] = {}
-        """For each entry that was begun first and saved later: the number of entries that Redis had at the save. The
-        key is the entry's number."""
+        """How many entries Redis had when this run saved an entry that was begun before. The key is the number of the
+        saved entry. Entries that were saved at once are left out."""
         self._waiting: set[int] = set()
         """The numbers of the waits and sleeps for which this run waits."""
         self._until: int | None = None
-        """The end (Unix ms) of the wait or sleep that was sent last; None: it has no end."""
+        """The end (Unix ms) of the wait or sleep that this run sent last; None if it has no end."""
         self._is_over = False
 
     def close(self) -> None:
-        """Let no further step begin. The worker calls this at the handler's end: asyncio tasks of the handler may still
-        run."""
+        """Let no further step begin. The worker calls this at the handler's end, since asyncio tasks that the handler
+        started may still run."""
         self._is_over = True
 
     async def step(
@@ -188,8 +188,8 @@ class Steps:
     # Waits and sleeps.
 
     async def wait(self, kind: Literal["wait", "sleep"], name: str, about: str) -> StepEntry:
-        """Return the entry of a wait or a sleep that is over. If it is not over, park the job. ``about`` is its end:
-        Unix ms, or ``+`` and the milliseconds from now. An empty text means no end."""
+        """Return the entry of a wait or a sleep that is over. If it is not over, park the job. ``about`` is the end of
+        the wait or sleep: Unix ms, or ``+`` and the milliseconds from now, or an empty text for no end."""
         check_wait(name)
         self._must_park(f"{kind}()")
         await self._may_begin()
@@ -264,7 +264,8 @@ class Steps:
             in_step.reset(token)
 
     async def key(self, name: str) -> str:
-        """Return a key for requests to other services: 32 hex digits. All runs of this job get it, and no other job."""
+        """Return a key for requests to other services: 32 hex digits. All runs of this job get the same key for a name.
+        Other jobs get other keys."""
         await self._may_begin()
         await self._load()
         if not self._loaded:
@@ -343,9 +344,11 @@ class Steps:
                 self._context.base = self._context.failures
 
     async def _sent(self, what: What, entry: str, packed: str, about: str = "") -> str | None:
-        """Send an entry to Redis, after the entries that Redis has lost. Return None if Redis has the entry, and
-        ``full`` if the box has no room. Return ``waits`` if the wait or sleep is not over; ``_until`` is then its
-        end."""
+        """Send an entry to Redis. Before it, send the entries that Redis has lost.
+
+        Return None if Redis has saved the entry, and ``full`` if the box has no room for it. Return ``waits`` for a
+        wait or a sleep that is not over; its end is then in ``_until``.
+        """
         count = len(self._loaded)
         # If Redis has lost only the ends of entries, it has as many entries as before, and does not notice the loss.
         missing = self._missing(count, count) if entry not in self._numbers else []
@@ -397,7 +400,8 @@ class Steps:
         self._loaded[number - 1 : number] = [entry]
 
     def _missing(self, has: int, last: int) -> list[Saving]:
-        """Return the records up to entry ``last`` that Redis may have lost. Redis has ``has`` entries now."""
+        """Return the records that Redis may have lost, up to the entry with the number ``last``. ``has`` is the number
+        of entries that Redis has now."""
         ended = (n for n, count in self._ended.items() if n <= has <= count)
         return [self._again(n) for n in sorted({*ended, *range(has + 1, last + 1)})]
 
@@ -428,7 +432,7 @@ class Steps:
 
     async def _may_begin(self) -> None:
         """Wait until a step may begin. Raises InvalidStep inside another step, and NotDurable after the handler's end.
-        If the handler must stop, raises the reason, such as JobCancelled."""
+        If the handler must stop, raises the reason as an exception, such as JobCancelled."""
         if in_step.get():
             raise InvalidStep(
                 step="", why="it is inside of another step, whose function must do all by itself"

@@ -1,9 +1,9 @@
 """Keeps the state of a flow between two runs of the flow's job, so that a run need not read the whole box again.
 
 A kept copy has the entries of the box as a run left them when it parked. The next run in the same process reads only
-the last of these entries, and whatever may have changed since. The copy holds if Redis has the last entry under the
-same number, name and fence: entries are only appended, so all that was written before this entry is in Redis, too.
-Otherwise, after a failover for example, the run reads the whole box.
+the last of these entries, and the entries that may have changed since. The copy is valid if Redis has the last entry
+under the same number, name and fence. Since entries are only appended, Redis then also has all earlier entries. If the
+copy is not valid, for example after a failover, the run reads the whole box.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ V = TypeVar("V")
 
 @dataclass
 class KeptRun:
-    """The state of a flow, as a run of its job knew it when the job parked."""
+    """A copy of a flow's state. A run of the flow's job makes the copy when the job parks."""
 
     claim: int
     """The number of the run's claim."""
@@ -43,7 +43,8 @@ class KeptRun:
     numbers: dict[str, int]
     """The number of each entry, by its name."""
     ended_last: frozenset[int]
-    """The numbers of entries that were begun before the last entry was appended, and saved after it."""
+    """The numbers of the entries that were saved after the last entry had been appended. Redis may have lost these
+    saves."""
     graph: Graph
     frontier: Frontier
     places: dict[str, list[Place]]
@@ -52,15 +53,16 @@ class KeptRun:
     """Number of characters of all values."""
 
     def holds(self, box: Box | None) -> bool:
-        """Return whether the box still has the last entry of this copy. The box was read from the number of this entry
-        on."""
+        """Return whether this copy is valid: the box still has the copy's last entry. ``box`` was read from the number
+        of this entry on."""
         if box is None or box.life != self.life or not box.entries:
             return False
         mine, there = self.entries[-1], box.entries[0]
         return (there.name, there.fence) == (mine.name, mine.fence)
 
     def uncertain(self, claim: int) -> list[int]:
-        """Return the numbers of the entries, without the last one, that the claim with this number must read again."""
+        """Return the numbers of the entries that must be read again. The last entry is left out. ``claim`` is the
+        number of the claim that reads the entries."""
         found = set(self.ended_last)
         if claim != self.claim + 1:
             # Claims of other workers were in between. They append entries, and save those that were begun.
@@ -68,8 +70,8 @@ class KeptRun:
         return sorted(found - {len(self.entries)})
 
     def update(self, number: int, entry: StepEntry) -> None:
-        """Store an entry that was read again, or that was appended since. Raises ValueError if it cannot belong to the
-        copied box."""
+        """Store an entry that was read from Redis: a newer state of a copied entry, or an entry that was appended
+        later. Raises ValueError if the entry cannot belong to the copied box."""
         if self.numbers.setdefault(entry.name, number) != number:
             raise ValueError(f"entry {number} has the name of another one")
         if number <= len(self.entries):
@@ -81,8 +83,9 @@ class KeptRun:
 
 
 class NewestValues(Generic[K, V]):
-    """Keeps the newest values, by key, up to a number of values and a total size. Threads may share the object: Python
-    carries out each operation on the dict whole. There is no lock, since a forked child might inherit it locked."""
+    """Keeps the newest values, by key, up to a number of values and a total size. Threads may share the object without
+    a lock, since each operation on Python's dict is atomic. A forked child might inherit a lock that is never
+    released."""
 
     def __init__(self, most: int, size_max: int) -> None:
         self._most = most
@@ -103,7 +106,7 @@ class NewestValues(Generic[K, V]):
             total -= its_size
 
     def take(self, key: K) -> V | None:
-        """Return a value, and keep it no longer. Return None for an unknown key."""
+        """Remove the value of a key, and return it. Return None for an unknown key."""
         found = self._kept.pop(key, None)
         return None if found is None else found[0]
 
@@ -129,7 +132,7 @@ class ResumedSteps(JobSteps):
         """Number of characters of the values of all entries."""
 
     async def _load(self) -> None:
-        """Load the entries. If an earlier run in this process has kept a copy that holds, load only the entries that
+        """Load the entries. If an earlier run in this process has kept a valid copy, load only the entries that may
         have changed since."""
         if not self._is_loaded():
             kept = self._kept.take((self._context.queue, self._context.id))
@@ -139,8 +142,8 @@ class ResumedSteps(JobSteps):
         await super()._load()
 
     async def _load_rest(self, kept: KeptRun) -> None:
-        """Load the entries that have changed since an earlier run kept its copy. If the copy does not hold, load
-        nothing."""
+        """Take over the copy of an earlier run, and load the entries that may have changed since. If the copy is not
+        valid, load nothing."""
         first = len(kept.entries)
         box = await self.home.load(first)
         if not kept.holds(box):
@@ -173,7 +176,8 @@ class ResumedSteps(JobSteps):
         self._characters = sum(len(entry.value or "") for entry in box.entries)
 
     def _keep_run(self) -> None:
-        """Keep what this run knows for the next one. No call is under way, and this run makes no further one."""
+        """Keep a copy of this run's state for the next run. Call this method when no call to Redis is under way, and
+        this run makes no further call."""
         entries, context = self._loaded, self._context
         if not entries or entries[-1].fence != context.fence:
             return  # It could not be seen whether Redis still has all of it.

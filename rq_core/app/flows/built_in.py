@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from rq_core.app.task import Task
 
 RETRY: Final = RetryPolicy(max_attempts=10)
-"""The attempts of a flow's job. They are for faults of servers: a failed node ends the job at once."""
+"""The retry policy of a flow's job. The job is retried after a fault of a server. A failed node ends the job at once,
+without a retry."""
 
 
 KEPT_MAX: Final = 64
@@ -32,13 +33,14 @@ KEPT_MAX: Final = 64
 KEPT_CHARACTERS: Final = 32 * 1024 * 1024
 """Maximum number of characters of the results in the kept states of flows."""
 READ_MAX: Final = 64
-"""Maximum number of graphs that a process keeps after it has read them."""
+"""Maximum number of flows whose arguments a process keeps after it has read them."""
 READ_CHARACTERS: Final = 16 * 1024 * 1024
-"""Maximum number of characters of the arguments that a process keeps after it has read them."""
+"""Maximum number of characters of all arguments that a process keeps after it has read them."""
 
 
 class FlowDocument(dict[str, Any]):
-    """The graph of a flow as JSON, which is checked once. It must not be changed."""
+    """The graph of a flow as JSON. The graph is checked at the first use of ``graph`` only, so the JSON must not be
+    changed."""
 
     @cached_property
     def graph(self) -> Graph:
@@ -47,7 +49,7 @@ class FlowDocument(dict[str, Any]):
 
 
 class FlowArguments(Arguments):
-    """The arguments of flows. A flow's job runs once for each node that ends, each time with the same arguments, so a
+    """The arguments of flows. A flow's job runs again and again, whenever a child ends, with the same arguments. So a
     process keeps the arguments that it has read last."""
 
     def __init__(self, task: str, function: Callable[..., Any]) -> None:

@@ -18,13 +18,14 @@ class TakenApart(NamedTuple):
     """The arguments of a call, taken apart."""
 
     args: dict[str, Any]
-    """The arguments in the types of JSON; null where a placeholder is."""
+    """The arguments in the types of JSON. In the place of each placeholder they have None."""
     holes: list[tuple[Path, Placeholder]]
 
 
 def taken_apart(call: JobCall[Any]) -> TakenApart:
-    """Return the arguments of a call, and the placeholders in them. This function validates the arguments without a
-    placeholder. The worker that fills in the results validates the other arguments. Raises ArgumentsInvalid."""
+    """Return the arguments of a call, and the placeholders in them. This function validates each argument that has no
+    placeholder. A worker validates the other arguments, after the results of other nodes have replaced the
+    placeholders. Raises ArgumentsInvalid."""
     arguments, task = call.task.arguments, call.task.name
     if not any(map(_has_hole, (*call.args, *call.kwargs.values()))):
         return TakenApart(json.loads(arguments.dump(call.args, call.kwargs)), [])
@@ -62,7 +63,8 @@ def _has_hole(value: object) -> bool:
 
 
 def _plain(value: Any, path: Path, holes: list[tuple[Path, Placeholder]]) -> Any:
-    """Return a value in the types of JSON, with null for each placeholder. The placeholders are added to ``holes``."""
+    """Return a value in the types of JSON, with None in the place of each placeholder. Add the placeholders to
+    ``holes``."""
     if isinstance(value, Placeholder):
         holes.append((path, value))
         return None
@@ -76,8 +78,8 @@ def _plain(value: Any, path: Path, holes: list[tuple[Path, Placeholder]]) -> Any
 
 
 def options_of(options: JobOptions) -> dict[str, Any]:
-    """Return the options of a call as JSON, so that the worker which enqueues the child needs no code of its task. The
-    options that concern the job's id are left out, since rq-core itself makes the child's id."""
+    """Return the options of a call in the types of JSON. With them, a worker can enqueue the child without the code of
+    the child's task. The options for the job's id are left out, since rq-core itself makes the child's id."""
     found: dict[str, Any] = {}
 
     def add(name: str, value: object, made: Callable[[Any], Any] = lambda value: value) -> None:

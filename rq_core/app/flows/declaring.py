@@ -1,4 +1,4 @@
-"""``app.flow``, ``chain`` and ``group``: they declare flows."""
+"""The functions that declare flows: ``app.flow``, ``chain`` and ``group``."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 OnFailure = Literal["drain", "cancel"]
 _AUTO_MAX: Final = 44
-"""Maximum number of characters that the default name of a node takes from its task's name."""
+"""Maximum number of characters of the task's name in the default name of a node."""
 
 
 class FlowNode:
-    """A node of a declared flow. Its results may stand in the calls of later nodes."""
+    """A node of a declared flow. The calls of later nodes may have its ``value`` or ``values`` as arguments."""
 
     __slots__ = ("flow", "is_map", "name", "number")
 
@@ -84,11 +84,12 @@ class Flow:
         self._on_failure = on_failure
         self._nodes: list[GraphNode] = []
         self._names: dict[str, int] = {}
-        """Number of times that each name was asked for."""
+        """The names of the nodes. The value is the last number that was appended to this name to make another default
+        name, or 1."""
         self._calls = 0
         self._size = 0
         self._why_closed = ""
-        """Why nothing can be added any more; empty: nodes can be added."""
+        """The reason why no node can be added any more; empty while nodes can be added."""
         self._part: FlowNode | None = None
         """The node that ``add_part`` added last. In the next part, RESULT is the result of this node, or the list of
         its results."""
@@ -127,17 +128,18 @@ class Flow:
     ) -> FlowNode:
         """Add a node that runs one job: ``flow.add(render.call(7))``.
 
-        - ``after``: nodes that must succeed before this node begins. Nodes whose results stand in the call need not be
-          listed.
-        - ``name``: by default the name of the task, with a number if it is taken.
-        - ``keys``: the job's keys, as App.job takes them, if the worker that runs the flow lacks the task.
+        - ``after``: nodes that must succeed before this node begins. A node whose placeholder is an argument of the
+          call need not be listed.
+        - ``name``: the node's name. The default is the name of the task; if another node has this name, a number is
+          appended.
+        - ``keys``: the job's keys, as for App.job. They are used if the worker that runs the flow lacks the task.
 
         Raises InvalidFlow or ArgumentsInvalid.
         """
         return self._add([call], after, name, keys, None)
 
     def add_part(self, part: JobCall[Any] | Group) -> None:
-        """Add a part of a chain: RESULT in it is the result of the part before. See ``add`` for the errors."""
+        """Add a part of a chain. In this part, RESULT is the result of the part before. See ``add`` for the errors."""
         after = () if self._part is None else self._part
         if isinstance(part, Group):
             self._part = self.map(part.calls, after=after, min_success=part.min_success)
@@ -154,10 +156,10 @@ class Flow:
         name: str | None = None,
         keys: Mapping[str, str] | None = None,
     ) -> FlowNode:
-        """Add a node that runs a job for each of these calls.
+        """Add a node that runs one job for each of these calls.
 
-        ``min_success`` is how many must succeed: a share (a float from 0.0 to 1.0), or a number (an int). See ``add``
-        for the other arguments. Raises InvalidFlow or ArgumentsInvalid.
+        ``min_success`` is how many of the jobs must succeed: a share (a float from 0.0 to 1.0), or a number (an int).
+        See ``add`` for the other arguments. Raises InvalidFlow or ArgumentsInvalid.
         """
         return self._add(calls, after, name, keys, min_success)
 
@@ -279,8 +281,10 @@ class Flow:
 
     @spelling_out_options
     def job(self, *, queue: str | None = None, **options: Unpack[EnqueueOptions]) -> NewJob:
-        """Return the job of this flow, for App.enqueue_many. ``queue`` is its queue, by default that of enable_flows; a
-        worker of this queue runs the flow. No node can be added to the flow afterwards.
+        """Return the job of this flow, for App.enqueue_many. Afterwards, no node can be added to the flow.
+
+        ``queue`` is the queue of the job: a worker of this queue runs the flow. The default is the queue that
+        App.enable_flows has set.
 
         Raises InvalidFlow, InvalidName, InvalidOption or PayloadTooLarge.
         """
@@ -299,9 +303,11 @@ class Flow:
     def enqueue(
         self, *, queue: str | None = None, **options: Unpack[EnqueueOptions]
     ) -> FlowRun[Any]:
-        """Enqueue this flow, and return its handle. See ``job`` for the arguments, and Task.enqueue for the errors. If
-        a job with the option ``id`` is alive, nothing is enqueued: the handle is that of the earlier job, which keeps
-        its graph."""
+        """Enqueue this flow, and return its handle. See ``job`` for the arguments, and Task.enqueue for the errors.
+
+        If the caller passes the ``id`` of a job that is alive, no flow is enqueued. The returned handle is the handle
+        of the earlier job, which runs the nodes of its own graph.
+        """
         job = self.job(queue=queue, **options)
         if self._app.outgoing_functions:
             job = outgoing_job(self._app.outgoing_functions, job, "enqueue")
@@ -320,7 +326,7 @@ class Flow:
 
 
 class Group:
-    """Calls that run at the same time. ``group`` makes it; it may be a part of a ``chain``."""
+    """Calls that run at the same time. The function ``group`` makes a Group. A Group may be a part of a ``chain``."""
 
     def __init__(self, calls: Sequence[JobCall[Any]], min_success: float) -> None:
         self.calls = calls
@@ -348,7 +354,8 @@ class Group:
 
 def group(calls: Iterable[JobCall[Any]], /, *, min_success: float = 1.0) -> Group:
     """Return a group of calls that run at the same time: ``group(render.call(n) for n in range(50))``. ``min_success``
-    is how many must succeed: a share (a float from 0.0 to 1.0), or a number (an int). Raises InvalidFlow."""
+    is how many of the calls must succeed: a share (a float from 0.0 to 1.0), or a number (an int). Raises
+    InvalidFlow."""
     found: list[JobCall[Any]] = []
     for call in calls:
         given: object = call

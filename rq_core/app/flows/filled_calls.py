@@ -1,4 +1,5 @@
-"""The children of a node: calls by the names of their tasks, with the results of other nodes in their arguments."""
+"""Makes the children of a node from its calls. A call has the name of a task, and arguments into which the results of
+other nodes were put."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class _Given(NamedTuple):
 
 
 class NamedTask:
-    """The task of a child, by its name. The worker of the flow need not have the task's code."""
+    """The task of a child, by the task's name, with the child's call. The worker that runs the flow need not have the
+    task's code."""
 
     def __init__(
         self,
@@ -38,7 +40,7 @@ class NamedTask:
         args: Mapping[str, Any],
         placing: Placing | None,
     ) -> None:
-        """``known`` is the task, if this worker has it; otherwise ``placing`` is its placing."""
+        """``known`` is the task; None if this worker lacks it. In this case ``placing`` assigns the child's lane."""
         self.app = app
         self.name = call.task
         self._known = known
@@ -51,7 +53,8 @@ class NamedTask:
         self._own: dict[str, Any] = {}
 
     def with_options(self, **options: Any) -> NamedTask:
-        """Return a copy of this task with the options of a child. They replace the call's options of the same names."""
+        """Return a copy of this object with these options for the child. They replace options of the call with the same
+        names."""
         made = NamedTask(self.app, self._known, self._call, self._args, self._placing)
         made._own = options
         return made
@@ -81,7 +84,7 @@ class NamedTask:
 
 
 def _options(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a call as an enqueue takes them."""
+    """Convert the options of a call from the graph's JSON to the options of an enqueue."""
     found = dict(said)
     for name, instant in (("at", "at_ms"), ("expires", "expires_ms")):
         if instant in found:
@@ -90,8 +93,8 @@ def _options(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def placing_of(app: Producer, queue: str, task: str, policy: str | None) -> Placing:
-    """Return the placing of a task that the app lacks. ``policy`` is the text that workers have registered for it, if
-    any."""
+    """Return the placing of a task that the app lacks. ``policy`` is the JSON that workers have registered for the
+    task; None if no worker has registered the task."""
     if policy is None:
         return app.declared.unregistered(task, queue)
     return registered_placing(task, queue, policy)

@@ -38,28 +38,29 @@ class NodeState(NamedTuple):
     """The state of one node of a flow."""
 
     state: Word
-    """``waits`` for other nodes; ``ready``: its children are about to be enqueued; ``runs``; ``done``; ``failed``;
-    ``skipped``: a node before it failed; ``stopped``: the flow cancelled it, because another node failed."""
+    """``waits``: the node waits for other nodes. ``ready``: the flow is about to enqueue the node's children. ``runs``,
+    ``done``, ``failed``. ``skipped``: an earlier node, for which this node waits, has failed. ``stopped``: the flow has
+    cancelled the node, because another node failed."""
     done: int
-    """Number of its children that have succeeded."""
+    """Number of the node's children that have succeeded."""
     failed: int
-    """Number of its children that have ended otherwise."""
+    """Number of the node's children that have ended without success."""
     of: int
-    """Number of its children in all."""
+    """Number of all children of the node."""
 
 
 class FlowRun(JobHandle[R_co]):
     """A flow that was enqueued: the handle of its job.
 
-    ``result`` is that of the flow's last node. ``progress`` counts the nodes that are done. ``cancel`` cancels the flow
-    and all of its nodes that are not done. ``FlowRun(app, id="monthly-7", queue="reports")`` is the handle of a flow
-    that another program has enqueued.
+    ``result`` returns the result of the flow's last node. ``progress`` counts the nodes that are done. ``cancel``
+    cancels the flow and all of its nodes that are not done. ``FlowRun(app, id="monthly-7", queue="reports")`` is the
+    handle of a flow that another program has enqueued.
     """
 
     __slots__ = ()
 
     def __init__(self, app: Any, *, id: str, queue: str, **facts: Any) -> None:  # noqa: A002 - as in JobHandle
-        """``facts`` are rq-core's own. Raises InvalidName."""
+        """``facts`` are for rq-core itself; leave them out. Raises InvalidName."""
         super().__init__(app, id=check_name("job", id), queue=check_name("queue", queue), **facts)
 
     @classmethod
@@ -77,8 +78,8 @@ class FlowRun(JobHandle[R_co]):
         )
 
     def nodes(self) -> dict[str, NodeState]:
-        """Return the state of each node, by name, in the order of declaration. The result is empty once the flow has
-        succeeded or was cancelled, since Redis no longer has the flow's graph then.
+        """Return the state of each node, by name, in the order of declaration. The mapping is empty after the flow has
+        succeeded or was cancelled, since Redis no longer has the flow's graph.
 
         Raises InvalidFlow if the job is no flow.
         """
@@ -91,7 +92,8 @@ class FlowRun(JobHandle[R_co]):
         return await client.run(_nodes(self.queue, self.id, client.calls))
 
     def retry(self, *, why: str = "") -> str:
-        """Requeue a dead flow, with its dead children: only what failed, or was stopped, runs again.
+        """Requeue a dead flow, with its dead children. Children that failed or were stopped run again, then the nodes
+        that had not begun. Children that have succeeded do not run again.
 
         Return the outcome: ``requeued``; ``held`` if another job holds the flow's unique name; ``gone``; or the state
         of a flow that is not dead.
@@ -151,7 +153,7 @@ def _nodes(queue: str, job_id: str, calls: Operations) -> Plan[dict[str, NodeSta
 def _ends(
     spots: Iterable[Spot], life: str, entries: Mapping[str, StepEntry], calls: Operations
 ) -> Plan[dict[Spot, Outcome[Any]]]:
-    """Return how these children have ended. A child that is alive, or was not enqueued yet, is left out."""
+    """Return the outcomes of the children that have ended. Children that are alive or not enqueued yet are left out."""
     by_queue: dict[str, dict[str, Spot]] = {}
     queues: dict[str, list[str]] = {}
     for spot in spots:

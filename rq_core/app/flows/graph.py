@@ -1,8 +1,8 @@
-"""The graph of a flow, as the arguments of its job have it. No I/O.
+"""The graph of a flow, and its form as the arguments of the flow's job. No I/O.
 
-A node has one call, or the calls of a map. What it takes from other nodes is a list of *fills*: places in the arguments
-of a call, each with the node whose result belongs there. Since a fill is no part of the arguments, no argument can be
-mistaken for a fill.
+A node has one call, or the calls of a map. A call has a list of *fills*. Each fill is a place in the call's arguments,
+with the node whose result belongs there. Since a fill is no part of the arguments, no argument can be mistaken for a
+fill.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ FLOW_TASK: Final = "rq_core.flow"
 NODES_MAX: Final = 1_000
 """Maximum number of nodes of a flow."""
 CALLS_MAX: Final = CHILDREN_MAX
-"""Maximum number of calls of a flow, those of its maps included. Each call takes an entry of the flow's job."""
+"""Maximum number of calls of a flow, with the calls of its maps. Each call takes an entry of the flow's job."""
 BYTES_MAX: Final = 1024 * 1024
-"""Maximum number of bytes of a graph as JSON, and of the arguments of a call with its results filled in."""
+"""Maximum number of bytes of a graph as JSON. Also the maximum for the arguments of a call after the results of other
+nodes were put into them."""
 DRAIN: Final = "drain"
 CANCEL: Final = "cancel"
 ON_FAILURE: Final = (DRAIN, CANCEL)
@@ -47,7 +48,7 @@ class Fill(NamedTuple):
     """A place in the arguments of a call, and the node whose result belongs there."""
 
     path: tuple[str | int, ...]
-    """Names and positions, from the arguments down to the place."""
+    """The path to the place: an argument's name, then keys of dicts and positions in lists."""
     node: int
     """Number of the node, from 0."""
 
@@ -59,12 +60,13 @@ class FlowCall:
     task: str
     queue: str
     args: dict[str, Any]
-    """The arguments in the types of JSON; null in the places of fills."""
+    """The arguments in the types of JSON. In the places of fills they have None."""
     fills: tuple[Fill, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     """The options of the child, as ``options_of`` makes them."""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """The job's keys, for caps whose key is made by a function that the flow's worker may lack."""
+    """The job's keys, by the name of the cap. The flow's worker needs them if it lacks the function that computes a
+    key."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class GraphNode:
 
 @dataclass(frozen=True)
 class Graph:
-    """The graph of a flow. Its result is that of its last node."""
+    """The graph of a flow. The result of the last node is the result of the flow."""
 
     name: str
     on_failure: str
@@ -90,7 +92,7 @@ class Graph:
 
     @cached_property
     def followers(self) -> Sequence[Sequence[int]]:
-        """The numbers of the nodes that come directly after each node."""
+        """For each node: the numbers of the nodes that have this node in ``after``."""
         found: list[list[int]] = [[] for _ in self.nodes]
         for number, node in enumerate(self.nodes):
             for before in set(node.after):

@@ -1,5 +1,5 @@
-"""Placeholders. In a declared call, a placeholder is in the place of the result of another node. The result does not
-exist before the flow runs."""
+"""Placeholders. A placeholder is an argument of a declared call. When the flow runs, the result of another node
+replaces the placeholder."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, Final
 
 
 class Placeholder:
-    """A placeholder for the result of a node of a flow. RESULT has no ``node``: it is a placeholder for the result of
-    the part before."""
+    """A placeholder for the result of a node of a flow. RESULT has no ``node``: the result of the part before, in a
+    chain, replaces it."""
 
     __slots__ = ("node", "said")
 
@@ -20,7 +20,8 @@ class Placeholder:
         return f"<{self.said}>"
 
     def __str__(self) -> str:
-        """Raise TypeError: a text with the placeholder in it would be sent as it is."""
+        """Raise TypeError. A flow could not put the result into a text that was made from the placeholder, such as an
+        f-string."""
         raise TypeError(
             f"{self.said} is not known yet, so it cannot be part of a text, as in an f-string: pass it as an argument,"
             " and let the task make the text"
@@ -30,7 +31,7 @@ class Placeholder:
         return str(self)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both are the same placeholder. Raises TypeError for another object."""
+        """Return whether both are the same placeholder. Raises TypeError if ``other`` is no placeholder."""
         if isinstance(other, Placeholder):
             return self is other
         raise TypeError(f"{self.said} is not known yet, so it cannot be compared here")
@@ -54,4 +55,5 @@ class Placeholder:
 
 
 RESULT: Final[Any] = Placeholder(None, "the result of the part before")
-"""In a call of ``chain`` or ``then``: the result of the part before it; after a group, the list of its results."""
+"""A placeholder for a call of ``chain`` or ``then``: the result of the part before. After a group, this is the list of
+the group's results."""

@@ -1,5 +1,5 @@
-"""One run of a flow's job. It looks how the children of all nodes have ended, enqueues the children of the nodes that
-are ready, and parks until one of them ends.
+"""One run of a flow's job. The run reads how the children of all nodes have ended. It enqueues the children of the
+nodes that are ready. Then it parks the job until a child ends.
 
 Each node is a ``map`` of the flow's job, under the node's name. The nodes are not asyncio tasks that each wait for
 their own children: a job may wait for only 64 entries at once, and more nodes of a flow may run at the same time. So
@@ -53,28 +53,28 @@ if TYPE_CHECKING:
 LOOK: Final = f"{OWN_PREFIX}flow.look"
 """The name of the sleeps after which a flow looks again at children whose ends no worker reports."""
 AT_ONCE: Final = 60
-"""Maximum number of nodes for whose ends a flow waits at once. It looks at the other nodes when a child of these nodes
-ends, or after a sleep."""
+"""Maximum number of nodes for which a flow waits at once. If more nodes run, the flow looks at the others when a child
+of these nodes ends, or after a sleep."""
 LOOKS_SOON: Final = 500
-"""Number of sleeps after which each further sleep takes LOOK_MAX_S, since each sleep takes an entry of the flow's
-job."""
+"""After this number of sleeps, each further sleep lasts LOOK_MAX_S seconds. Each sleep takes an entry of the flow's
+job, and the number of entries is limited."""
 LAUNCHES: Final = 50
 """Maximum number of nodes whose children are enqueued at the same time."""
 YIELD: Final = 20
 """Number of calls of a node that are filled before other coroutines of the worker run."""
 WHY: Final = "another node of the flow failed"
-"""The reason, in the log, for which a flow cancels children."""
+"""The reason that the log has for the cancellation of children by a flow."""
 SHOWN_MAX: Final = 10
 """Maximum number of nodes that the message of a failed flow names."""
 
 
 class _Unfit(Exception):
-    """A node whose calls cannot be made."""
+    """The error for a node whose calls cannot be made."""
 
 
 class _NotKept:
-    """The result of a flow whose last node's result is not kept. It has no JSON form, so a wait for the flow's result
-    raises ResultUnavailable."""
+    """Replaces the result of a flow if the result of the last node is not kept or cannot be read. This object has no
+    JSON form, so a wait for the flow's result raises ResultUnavailable."""
 
 
 class FlowSteps(ResumedSteps):
@@ -93,11 +93,11 @@ class FlowSteps(ResumedSteps):
         self._app = app
         self._tasks = tasks
         self._broken: dict[int, str] = {}
-        """Why the calls of a node cannot be made, by its number."""
+        """The reason why the calls of a node cannot be made, by the node's number."""
 
     async def result(self) -> Any:
-        """Run the nodes that are not done, and return the result of the last one. Raises ChildrenFailed if a node
-        fails."""
+        """Run the nodes that are not done, and return the result of the flow's last node. Raises ChildrenFailed if a
+        node fails."""
         self._must_park("a flow")
         await self._may_begin()
         await self._load()
@@ -137,8 +137,8 @@ class FlowSteps(ResumedSteps):
     # What the children do.
 
     async def _see(self) -> dict[int, Children]:
-        """Return the children of each node that was begun and is not done. Saves the results of those that have
-        succeeded."""
+        """Save the results of the children that have succeeded. Return the children of each node that has begun and is
+        not done."""
         spots: dict[int, list[Spot]] = {}
         unsaved: list[Spot] = []
         stops = stops_of(self._known)
@@ -178,8 +178,8 @@ class FlowSteps(ResumedSteps):
         spots: Sequence[Spot],
         looked: Mapping[Spot, Outcome[Any]],
     ) -> None:
-        """Save the outcomes of a node's children that did not succeed, if the node is done without them. Each later run
-        then sees the same outcomes."""
+        """If a node is done although some of its children did not succeed, save the outcomes of these children. Each
+        later run then sees the same outcomes."""
         node = self._graph.nodes[number]
         is_over = not of.alive and not of.stopped and len(spots) == len(node.calls)
         if not of.failed or not is_over or len(of.failed) > len(node.calls) - node.needed:
@@ -218,15 +218,15 @@ class FlowSteps(ResumedSteps):
         )
 
     def _show(self, failed: int) -> None:
-        """Show how many nodes are done, as the handler of any job shows its progress."""
+        """Show how many nodes are done, as the progress of the flow's job."""
         count = len(self._graph.nodes)
         self._context.progress(self._frontier.done, count, f"{failed} failed" if failed else "")
 
     # Nodes that are ready.
 
     async def _launch(self, launches: Sequence[tuple[int, str, Sequence[int]]]) -> None:
-        """Enqueue children of several nodes. Each tuple has a node's number, the name of the entry that enqueues the
-        children, and the positions of their calls."""
+        """Enqueue children of several nodes. Each tuple has a node's number, the name of the launch that enqueues the
+        children (see launches_of), and the positions of their calls."""
         if len(launches) == 1:
             await self._launch_one(*launches[0])
             return
@@ -271,7 +271,7 @@ class FlowSteps(ResumedSteps):
         return child_call(self._app, known, call, args, placing)
 
     async def _placing_of(self, queue: str, task: str) -> Placing:
-        """Return the placing of a task that this worker lacks, by what other workers have registered for it."""
+        """Return the placing of a task that this worker lacks, from the policy that other workers have registered."""
         policies = self._app.connections.policies
         found = policies.get(queue, task)
         if found is None:
@@ -281,8 +281,11 @@ class FlowSteps(ResumedSteps):
 
     def _value(self, number: int, *, is_last: bool = False) -> Any:
         """Return the result of a node that is done, in the types of JSON. For a map, return the list of the results of
-        the children that succeeded. Raises _Unfit if a result is not kept or cannot be read. For the last node, returns
-        a _NotKept instead."""
+        the children that succeeded.
+
+        Raises _Unfit if a result is not kept or cannot be read. If ``is_last`` is true, returns a _NotKept in place of
+        this error.
+        """
         node = self._graph.nodes[number]
         found: list[Any] = []
         for spot in self._spots_of(number):
@@ -320,8 +323,8 @@ class FlowSteps(ResumedSteps):
     def _stopped_of(
         self, children: Mapping[int, Children], failed: Sequence[int]
     ) -> dict[int, Sequence[int]]:
-        """Return the positions of the calls that a stop has cancelled, by node. Return an empty mapping while a node
-        has failed, or while a child of the stopped nodes is alive."""
+        """Return the positions of the calls that a stop has cancelled, by node. As long as a node has failed, or a
+        child of the stopped nodes is alive, return an empty mapping."""
         if failed:
             return {}
         nodes = stops_of(self._known).open
@@ -330,13 +333,14 @@ class FlowSteps(ResumedSteps):
         return {number: each.stopped for number, each in children.items() if each.stopped}
 
     async def _begin_again(self, stopped: Mapping[int, Sequence[int]]) -> None:
-        """Save which calls this retry enqueues again, since a stop had cancelled their children."""
+        """Save which calls this retry enqueues again: the calls whose children a stop has cancelled."""
         stops = stops_of(self._known)
         said = {"stops": stops.stops, "nodes": stopped}
         await self._note(f"{AGAIN}-{len(stops.again) + 1}", said)
 
     def _not_launched_again(self) -> list[tuple[int, str, Sequence[int]]]:
-        """Return the launches that a retry has saved (see _begin_again), but whose children are not enqueued yet."""
+        """Return the launches of retries whose children are not enqueued yet. A retry has saved them before (see
+        _begin_again)."""
         stops = stops_of(self._known)
         return [
             (number, launch, positions)
@@ -346,7 +350,7 @@ class FlowSteps(ResumedSteps):
         ]
 
     async def _note(self, name: str, value: Any) -> None:
-        """Save an entry of the flow's own."""
+        """Save an entry that only the flow itself uses: a stop, or the calls that a retry enqueues again."""
         note_end = self.home.began()
         try:
             await self._write("save", name, pack_result(json.dumps(value), self.home.audit_result))
@@ -356,8 +360,8 @@ class FlowSteps(ResumedSteps):
     # The wait, and the end.
 
     async def _wait(self, alive: Sequence[Sequence[Spot]]) -> None:
-        """Park until one of these children ends, or until it is time to look again. Return at once if such a wait is
-        over already. ``alive`` has the living children of each node."""
+        """Park the job until one of these children ends, or until it is time to look again. Return at once if the wait
+        for a child or the sleep is over already. ``alive`` has the living children of each node."""
         numbers: list[int] = []
         for spots in alive[:AT_ONCE]:
             # The child that was enqueued last is most likely to end last, so the flow looks seldom.
@@ -381,7 +385,8 @@ class FlowSteps(ResumedSteps):
                 other.cancel()
 
     async def _add_wait(self, kind: Any, name: str, about: str, numbers: list[int]) -> bool:
-        """Return whether a wait or a sleep is over. Otherwise add the number of its entry to ``numbers``."""
+        """Send a wait or a sleep to Redis, and return whether it is over. If it is not over, add the number of its
+        entry to ``numbers``."""
         entry = self._open_name(name)
         if self._known(entry) is None and len(self._loaded) >= ENTRIES_MAX:
             raise StepsSpent("the flow has as many entries as a job may have")

@@ -1,7 +1,7 @@
 """Derives the states of a flow's nodes from the ends of their children. No I/O.
 
-Nothing counts the nodes that are done: each run of the flow's job, and each reader of its state, looks at the entries
-of the job and at the ends of its children, and derives the states of all nodes from them.
+No counter of nodes is stored. Each run of the flow's job reads the entries of the job and the ends of its children, and
+derives the states of all nodes. A producer that asks for the states of the nodes does the same.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ from rq_core.model.durable.children import item_name, join_name, launch_name
 from rq_core.model.outcome import Cancelled, Outcome, Succeeded
 
 STOP: Final = f"{OWN_PREFIX}flow.stop"
-"""The prefix of the names of entries. Each of these entries lists the nodes that a flow has cancelled because another
-node failed: a *stop*."""
+"""The beginning of the names of the entries for stops. A *stop* is the cancellation of nodes by their flow, because
+another node failed. The entry lists the cancelled nodes."""
 AGAIN: Final = f"{OWN_PREFIX}flow.again"
-"""The prefix of the names of entries. Each of these entries lists the calls that a retry enqueues again after a
-stop."""
+"""The beginning of the names of the entries for retries after a stop. The entry lists the calls that the retry enqueues
+again."""
 
 Word = Literal["waits", "ready", "runs", "stopped", "done", "failed", "skipped"]
 Known = Callable[[str], StepEntry | None]
-"""A function that returns the entry of a name; None if the job has none."""
+"""A function that returns the entry with a name; None if the job has no entry with this name."""
 
 
 class Spot(NamedTuple):
-    """One child of a flow."""
+    """One child of a flow. A *launch* enqueues children of one node; a retry after a stop makes another launch of the
+    node."""
 
     node: int
     position: int
-    """The position of its call among the calls of the node."""
+    """The position of the child's call among the calls of the node."""
     launch: str
-    """The name of the entry that enqueues it."""
+    """The name of the launch that enqueues the child."""
     at: int
-    """Its position among the children of that entry."""
+    """The child's position among the children of this launch."""
 
 
 class Children(NamedTuple):
@@ -46,7 +47,8 @@ class Children(NamedTuple):
     alive: tuple[Spot, ...] = ()
     """The children that have not ended."""
     failed: Mapping[int, Outcome[Any]] = {}
-    """The outcome of each child that did not succeed, by position, without those cancelled by the flow."""
+    """The outcomes of the children that did not succeed, by position. Children that the flow has cancelled are left
+    out."""
     stopped: tuple[int, ...] = ()
     """Positions of the children that the flow has cancelled because another node failed."""
 
@@ -55,11 +57,11 @@ class Stops(NamedTuple):
     """The children that a flow has cancelled because a node failed, and those that it has enqueued again."""
 
     open: frozenset[int]
-    """The nodes that a stop has cancelled, and that no retry has enqueued again."""
+    """The numbers of the nodes that were cancelled by a stop after the last retry."""
     stops: int
     """Number of stops."""
     again: tuple[Mapping[int, Sequence[int]], ...]
-    """For each retry after a stop: the positions of the calls that it has enqueued again, by node."""
+    """For each retry after a stop: the positions of the calls that the retry enqueues again, by the node's number."""
 
 
 def stops_of(known: Known) -> Stops:
@@ -83,8 +85,11 @@ def _values(name: str, known: Known) -> list[Any]:
 
 
 def launches_of(number: int, node: GraphNode, stops: Stops) -> list[tuple[str, Sequence[int]]]:
-    """Return the entries that enqueue the children of a node, each with the positions of its calls. A call that a stop
-    has cancelled is enqueued again by another entry, so that its new job has another id than the cancelled job."""
+    """Return the launches of a node: each launch's name, and the positions of the calls that it enqueues.
+
+    The first launch has all calls. Each later launch enqueues calls again whose jobs a stop has cancelled. It has
+    another name, so that the new jobs have other ids than the cancelled jobs.
+    """
     found: list[tuple[str, Sequence[int]]] = [(node.name, range(len(node.calls)))]
     for each in stops.again:
         if number in each:
@@ -93,13 +98,14 @@ def launches_of(number: int, node: GraphNode, stops: Stops) -> list[tuple[str, S
 
 
 def is_launched(launch: str, known: Known) -> bool:
-    """Return whether an entry says that its children were enqueued."""
+    """Return whether all children of a launch were enqueued, by the launch's entry."""
     entry = known(launch_name(launch))
     return entry is not None and entry.is_saved
 
 
 def spots_of(number: int, node: GraphNode, stops: Stops) -> list[Spot]:
-    """Return the child of each call of a node: the last one that was enqueued for it, or will be."""
+    """Return one child for each call of a node: the child of the last launch that has the call. The child may not be
+    enqueued yet."""
     found: dict[int, Spot] = {}
     for launch, positions in launches_of(number, node, stops):
         for index, position in enumerate(positions):
@@ -128,8 +134,8 @@ def children_of(
     *,
     is_stopped: bool,
 ) -> Children:
-    """Return how the children of a node have ended. ``looked`` has ends that a look has just read. ``is_stopped`` is
-    true if the flow has cancelled the node's living children because another node failed."""
+    """Return how the children of a node have ended. ``looked`` has the ends that the caller has just read from Redis.
+    ``is_stopped`` is true if the flow has cancelled the node's living children because another node failed."""
     alive: list[Spot] = []
     failed: dict[int, Outcome[Any]] = {}
     stopped: list[int] = []
@@ -153,7 +159,7 @@ def children_of(
 def node_words(
     graph: Graph, children: Mapping[int, Children], broken: Collection[int] = ()
 ) -> list[Word]:
-    """Return what each node does. ``children`` has the nodes whose children are enqueued; ``broken`` has the nodes
+    """Return the state of each node. ``children`` has the nodes whose children are enqueued; ``broken`` has the nodes
     whose calls cannot be made."""
     found: list[Word] = []
     for number, node in enumerate(graph.nodes):
@@ -170,8 +176,8 @@ def node_words(
 
 
 def is_over(number: int, node: GraphNode, stops: Stops, known: Known) -> bool:
-    """Return whether a node is done, by the entries of the flow's job alone. It then stays done: what is saved does not
-    change."""
+    """Return whether a node is done. This follows from the entries of the flow's job alone. A node that is done stays
+    done, since saved entries do not change."""
     if not node.calls:
         return True
     launches = launches_of(number, node, stops)
@@ -195,7 +201,7 @@ class Frontier:
 
     @property
     def open(self) -> list[int]:
-        """The numbers of the nodes, in their order."""
+        """The numbers of the nodes, the lowest first."""
         return sorted(self._open)
 
     def advance(self, stops: Stops, known: Known) -> None:
@@ -217,7 +223,8 @@ class Frontier:
 def open_words(
     graph: Graph, numbers: Iterable[int], children: Mapping[int, Children], broken: Collection[int]
 ) -> dict[int, Word]:
-    """Return what each of these nodes does. All nodes before them are done. See node_words."""
+    """Return the states of the nodes ``numbers``, whose earlier nodes are all done. See node_words for the
+    arguments."""
     is_hasty = graph.on_failure == CANCEL
     found: dict[int, Word] = {}
     for number in numbers:
@@ -231,8 +238,8 @@ def open_words(
 
 
 def _of(node: GraphNode, of: Children, *, is_hasty: bool) -> Word:
-    """Return the state of a node whose children are enqueued. If ``is_hasty`` is true, the node has failed as soon as
-    too few children can succeed, even if other children are alive."""
+    """Return the state of a node whose children are enqueued. A node fails when too few of its children can still
+    succeed. If ``is_hasty`` is true, it fails at once; otherwise, it fails only when no child is alive any more."""
     is_lost = len(of.failed) > len(node.calls) - node.needed
     if is_lost and (is_hasty or not of.alive):
         return "failed"

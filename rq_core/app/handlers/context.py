@@ -37,7 +37,7 @@ class JobContext:
     why_no_steps: ClassVar[str] = (
         "no worker saves the steps of this handler: jobs of job_running() have none"
     )
-    """The reason why a handler without a ``home`` has no steps."""
+    """The reason in the error NotDurable, which a handler gets if its context has no ``home``."""
 
     def __init__(
         self,
@@ -67,13 +67,15 @@ class JobContext:
         """Number of the job's failures when its last step was saved. Only later failures count against the number of
         attempts. Each step that this run saves changes the number."""
         self.lane = lane
-        """The lane in which the job waited, which names its scopes; empty: it has no scopes; None: it is not known."""
+        """The lane in which the job waited. The lane's name has the job's scopes. Empty if the job has no scopes; None
+        if the lane is unknown."""
         self.taken: dict[str, int] | None = None
-        """Costs that the handler has reported, by unit; None until it reports one."""
+        """Costs that the handler has reported, by unit; None before the first report."""
         self.pauses = ""
-        """The scopes that the handler has paused by its end: ``SCOPE|MS``, separated by spaces."""
+        """The scopes to pause, each as ``SCOPE|MS``, separated by spaces. Empty unless the handler has ended with
+        PauseScope."""
         self.why_no_costs = ""
-        """Why the handler cannot say what its job has taken; empty: it can."""
+        """The reason why the handler cannot report costs; empty if it can."""
         self._stop: threading.Event | None = None
         """The event on which wait_cancelled waits. The first call of wait_cancelled makes the event: most handlers
         never call wait_cancelled, and making an Event takes longer than making the rest of the context."""
@@ -81,13 +83,13 @@ class JobContext:
         self._timeout = 0.0
         self._over: float | None = None
         self.home: Any = None
-        """A function that returns the part of the worker that saves the steps of a durable job; None: no worker saves
-        steps here. The worker sets this attribute."""
+        """A function that returns a Home: the part of the worker that saves the steps of a durable job. The worker sets
+        this attribute. None if no worker saves steps for this handler."""
         self.steps: Any = None
         """The steps of a durable job; None until they are first used."""
         self.shows: Any = None
-        """The part of the worker that sends what this handler shows; None: nothing sends it. The worker sets this
-        attribute."""
+        """The part of the worker that sends the handler's progress and chunks to Redis. The worker sets this attribute.
+        None if nothing sends them."""
         self._showing: Any = None
 
     @classmethod
@@ -232,7 +234,8 @@ class JobContext:
         return self._signal is not None or self._stop.wait(seconds) or self.cancelled
 
     def limit(self, timeout: float, over: float) -> None:
-        """Set the handler's ``timeout`` in seconds, and its end ``over`` in seconds of ``time.monotonic()``.
+        """Set the handler's ``timeout``, in seconds. ``over`` is the value of ``time.monotonic()`` at which the timeout
+        is over.
 
         The worker calls this method before the handler begins.
         """
@@ -270,8 +273,8 @@ def current_job() -> JobContext:
 
 
 def job_here(variables: Context | None = None) -> JobContext | None:
-    """Return the job that runs in these context variables; by default, in the caller's. Return None outside a
-    handler."""
+    """Return the job whose handler runs with these context variables. The default is the context of the caller. Return
+    None outside a handler."""
     return _current.get() if variables is None else variables.get(_current)
 
 

@@ -46,9 +46,9 @@ def hook_name(task: str) -> str:
 
 
 def handler_of(task: str, hook: Hook) -> Callable[..., Any]:
-    """Return the function of the task that runs the hook of ``task``. Raises InvalidTask.
+    """Return a function that calls ``hook``. It is the function of the task ``hook_name(task)``. Raises InvalidTask.
 
-    The function calls ``hook``, and has the hook's dependencies.
+    The returned function has the dependencies of ``hook``.
     """
     told: Callable[..., Any]
     if inspect.iscoroutinefunction(hook):

@@ -77,10 +77,10 @@ def Depends(provider: Provider, /, *, scope: DependencyScope = "attempt") -> Any
     default.
 
     ``provider`` is a function, a generator that yields once, a function made by ``contextmanager`` or
-    ``asynccontextmanager``, or a class. Each may also be async. A provider's only arguments are its own dependencies.
-    It is called once per attempt of a job, or per call of a step's function, even if several parameters need its value.
-    With ``scope="process"``, it is called once per worker process, when a job first needs the value. Raises
-    InvalidOption.
+    ``asynccontextmanager``, or a class. Functions, generators and context managers may be async. A provider has no
+    arguments except its own dependencies. It is called once per attempt of a job, or per call of a step's function,
+    even if several parameters need its value. With ``scope="process"``, it is called once per worker process, when a
+    job first needs the value. Raises InvalidOption.
     """
     if not callable(provider):
         raise InvalidOption.of("Depends", provider, "must get a function or a class")
@@ -123,7 +123,7 @@ def planned_steps(
 
 
 class _Planner:
-    """Plans the calls of one task's providers, with the providers that they need."""
+    """Plans the calls of one task's providers, and of the providers on which these depend."""
 
     def __init__(self, owner: str, is_async: bool, overrides: Mapping[Provider, Provider]) -> None:
         self._owner = owner

@@ -104,7 +104,8 @@ class ProcessValues(Protocol):
 
 
 class Entered:
-    """The context managers and the dependencies' values of one call of a handler. Each provider is called once.
+    """The context managers that were entered for one call of a handler, and the values of its dependencies. Each
+    provider is called once.
 
     ``awaits`` is true on an event loop. If it is false, each coroutine must complete without awaiting anything.
     """
@@ -112,9 +113,9 @@ class Entered:
     def __init__(
         self, stack: AsyncExitStack, resources: ProcessValues | None, *, awaits: bool
     ) -> None:
-        """``resources`` has the values of dependencies that live as long as the process.
+        """``resources`` keeps the values of the dependencies with ``scope="process"`` until the process ends.
 
-        With None, these values live as long as the stack.
+        Without ``resources``, these values are kept only until ``stack`` is closed.
         """
         self._stack = stack
         self._resources = resources
@@ -149,8 +150,9 @@ class Entered:
         """Call a provider, and return the value for the handler. A context manager that the provider returns is
         entered.
 
-        If ``owned`` is false, only generators and context managers of contextlib's decorators are entered. Other
-        context managers may be in use by other code. ``what`` names the provider in a note on an exception.
+        If ``owned`` is false, only generators and context managers of contextlib's decorators are entered. Any other
+        context manager is returned without entering it, since other code may use it. If an exception is raised, a note
+        on it names the provider as ``what``.
         """
         try:
             made = provider(*args, **needs)
@@ -247,8 +249,8 @@ async def call_surrounded(
     """Call a function inside the ``around`` functions, with the values of its dependencies. Return the function's
     result.
 
-    ``steps`` make these values. A call of a step's function, or a call outside a worker, has no ``job`` and no
-    ``arounds``.
+    ``steps`` are the calls of providers that make these values, by the function's parameter. ``job`` and ``arounds``
+    are left out if the function is that of a durable job's step, or if no worker makes the call.
     """
     async with AsyncExitStack() as stack:
         entered = Entered(stack, resources, awaits=is_async)

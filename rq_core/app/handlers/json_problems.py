@@ -18,7 +18,7 @@ from typing import Any, Final
 from rq_core.model.lib.text import excerpt, printable
 
 DEPTH_MAX: Final = 100
-"""Maximum number of parts of a place. A value that is nested more deeply is reported at this depth."""
+"""Maximum number of parts of a place. A problem that is nested more deeply is reported at this depth."""
 SHOWN_MAX: Final = 200
 """Maximum number of characters of a place, and of a text from another package."""
 _NESTED: Final = re.compile("ircular reference|depth exceeded")
@@ -92,7 +92,8 @@ def misfit(error: Exception, value: Any = None) -> tuple[Loc, str]:
 
 
 def _error_of(value: Any) -> BaseException | None:
-    """Return the error that a value's conversion to JSON raises; None: it raises none. An iterator is not read."""
+    """Return the error that a value's conversion to JSON raises. None if it raises no error, and for an iterator, which
+    is not read."""
     from pydantic_core import to_json
 
     if isinstance(value, Iterator):
@@ -129,7 +130,8 @@ def _parts_of(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _real(loc: Loc, value: Any) -> Loc:
-    """Return the place of a validation error, without the parts by which pydantic names the types of a union."""
+    """Return the place of a validation error as fields, keys and indexes of ``value``. Pydantic adds parts that name
+    the types of a union; these are left out."""
     if value is None:
         return loc
     found: list[Any] = []

@@ -19,17 +19,17 @@ from rq_core.model.headers import fits, headers_text, read_headers
 from rq_core.model.job import NewJob
 
 Way = Literal["enqueue", "enqueue_many", "inbox", "inbox_many", "copy", "children"]
-"""The ways in which jobs leave the program: a single enqueue, an enqueue of many jobs, as one or many rows of an inbox,
-as copies of other jobs, or as the children of a job."""
+"""The ways in which jobs leave the program: an enqueue of one or of many jobs, an insert of one or of many rows into an
+inbox, an enqueue of copies, or of a job's children."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
     """A call that sends jobs. Functions of ``app.outgoing`` receive it before the jobs are sent.
 
-    ``way`` is ``enqueue``, ``enqueue_many``, ``inbox``, ``inbox_many``, ``copy`` or ``children``. A call of many jobs
-    calls the functions once, with the facts of its first job. The headers that they return go into each job of the
-    call.
+    ``way`` is ``enqueue``, ``enqueue_many``, ``inbox``, ``inbox_many``, ``copy`` or ``children``. If a call sends many
+    jobs, each function is called once, with the facts of the first job. The headers that the functions return are added
+    to each job of the call.
     """
 
     way: Way
@@ -37,7 +37,7 @@ class Outgoing:
     task: str
     job_id: str
     is_delayed: bool
-    """True if the job has a delay or an instant before which it is not ready."""
+    """True if the job was enqueued with a ``delay`` or with ``at``, and so is not ready at once."""
     headers: Mapping[str, str]
     """The headers that the caller has given to the job."""
 
@@ -79,7 +79,8 @@ async def outgoing_jobs_async(
 
 
 def _added_for(hooks: Sequence[Hook], job: object, way: Way) -> Mapping[str, str]:
-    """Return the headers that ``hooks`` add. An object that is no job gets none; a later check refuses it."""
+    """Return the headers that ``hooks`` add. If ``job`` is no job, return no headers: a later check refuses this
+    object."""
     return _added(hooks, job, way) if isinstance(job, NewJob) else {}
 
 
@@ -114,7 +115,8 @@ def _with_headers(job: object, added: Mapping[str, str], *, replace: bool = Fals
 
 
 def _fitting(given: Mapping[str, str], added: Mapping[str, str]) -> str:
-    """Join the caller's headers with as many of the added headers as there is room for, the shortest first."""
+    """Return the caller's headers as text, with the added headers for which there is room. Short headers are added
+    first."""
     both = dict(given)
     for name, value in sorted(added.items(), key=lambda each: len("".join(each))):
         longer = {**both, name: value}

@@ -26,10 +26,10 @@ class PauseScope(HandlerSignal):
         No job of ``scope`` begins until ``after`` (seconds, or a timedelta) is over. The handler's own job goes back to
         its queue. After the pause, jobs begin one after another, as fast as the rate allows.
 
-        ``scope`` is the ``per`` or the ``name`` of a Rate or a Breaker of the task. All of them with this ``per`` or
-        ``name`` are paused. A new pause never shortens an earlier one. Raises UsageError if no rate of the job has this
-        scope. Raises UsageError in a batch handler and in an isolated handler. Raises InvalidOption for an invalid
-        duration.
+        ``scope`` is the ``per`` or the ``name`` of a Rate or a Breaker of the task. All rates and breakers of the job
+        with this ``per`` or ``name`` are paused. A new pause never shortens an earlier one. Raises UsageError if no
+        rate of the job has this scope. Raises UsageError in a batch handler and in an isolated handler. Raises
+        InvalidOption for an invalid duration.
         """
         super().__init__(str(reason), scope=scope, after=after)
         seconds = after.total_seconds() if isinstance(after, timedelta) else after
@@ -48,8 +48,8 @@ class PauseScope(HandlerSignal):
     def find_rates(self, job: JobContext) -> None:
         """Find the rates of a job that this error pauses. Raises UsageError if the job has no such rate.
 
-        The worker calls this method if the error was made where no job is known, such as in a thread that the handler
-        started.
+        The constructor calls this method. The worker calls it again, since the constructor finds no job in a thread
+        that the handler started.
         """
         if job.why_no_costs:
             raise UsageError(

@@ -25,7 +25,7 @@ rest."""
 
 
 class _Kept:
-    """The value of one dependency, with the context manager that is left at the end of the process."""
+    """The value of one dependency. Its context manager, if it has one, is left at the end of the process."""
 
     def __init__(self, step: Step) -> None:
         self.provider = step.provider
@@ -37,8 +37,8 @@ class _Kept:
         # Entering and leaving the value share a context, which is not that of the job that needs it first.
         self.context = contextvars.Context()
         self.keeper: asyncio.Task[None] | None = None
-        """The asyncio task that enters and leaves a value made on an event loop (some context managers must be left by
-        the task that entered them); None for a value made in a thread."""
+        """The asyncio task that enters and leaves the value's context manager, if the value is made on an event loop:
+        some context managers must be left by the task that entered them. None for a value that is made in a thread."""
         self.over = asyncio.Event()
 
 
@@ -150,7 +150,7 @@ class Resources:
 
 
 def _retrieved(there: asyncio.Future[Any]) -> None:
-    """Read a future's error, so that asyncio does not log it when no handler waits for the future any more."""
+    """Read a future's error. Without this, asyncio would log the error if no handler waits for the future any more."""
     if not there.cancelled():
         there.exception()
 

@@ -98,7 +98,7 @@ def describe_words(
     redact: Redact | None = None,
     excepted: str = "",
 ) -> str:
-    """Return the JSON object of describe_error for an exception that another process described in texts.
+    """Return the same JSON object as describe_error, for an exception of another process that is known only as texts.
 
     ``kind`` is the name of the exception's class, and ``lines`` is its traceback.
     """

@@ -70,7 +70,7 @@ class Returned:
         """Describe the part of a value that has no JSON form. ``packed`` is the text that ``dump`` returned for the
         value.
 
-        Return an empty text unless the reason in ``packed`` is not_json.
+        Return an empty text if ``packed`` has another reason than not_json, or has the value.
         """
         if packed != f"{NO_VALUE}{NOT_JSON}":
             return ""

@@ -106,8 +106,8 @@ class RetryPolicy:
     def delay(self, failures: int, random: Callable[[], float]) -> float:
         """Return the seconds until the next attempt, after ``failures`` (1 or more) failures.
 
-        ``random`` returns a float in [0, 1). Raises InvalidOption if a backoff function returns no duration. Raises the
-        exceptions of a backoff function.
+        ``random`` returns a float in [0, 1). Raises InvalidOption if a backoff function returns no duration. If a
+        backoff function raises an exception, this method raises it, too.
         """
         if callable(self.backoff):
             return min(seconds_of("backoff", self.backoff(failures)), self.maximum)

@@ -28,7 +28,7 @@ class NotSent(NamedTuple):
     """The progress and the chunks that the worker has not sent yet."""
 
     said: tuple[int, str] | None
-    """The number of the last report of the progress, and its text; None: there is no new one."""
+    """The handler's new progress: the number of the report, and its text. None if there is no new progress."""
     chunks: list[tuple[int, str]]
     """The chunks, each with its number within the claim."""
 
@@ -58,7 +58,8 @@ class Showing:
         self.is_new = False
         """True if the worker was notified that there is something to send, and has not taken it yet."""
         self.start = 0
-        """The number before the claim's first chunk, as Redis has answered it; 0 before the first answer."""
+        """The number of the last chunk in the job's stream before the chunks of this claim. It comes from an answer of
+        Redis; 0 before the first answer."""
 
     def progress(self, done: Number, total: Number | None, text: str) -> None:
         """Store the progress in place of the earlier progress. See JobContext.progress."""

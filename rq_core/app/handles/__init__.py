@@ -6,7 +6,7 @@ Read ``handle`` first.
 - ``edit``: the options of a change to a waiting job.
 - ``bulk``: enqueues many jobs, and waits for many jobs.
 - ``bulk_result``: the outcomes of ``enqueue_many``.
-- ``awaiting``: waits for the ends of jobs, by Redis and then by the audit log.
+- ``awaiting``: waits for the ends of jobs. It asks Redis, and then the audit log.
 - ``watching``: follows the progress and the stream of a job.
 - ``signals``: sends signals to durable jobs.
 - ``signal_call``: makes the call that sends a signal.

@@ -1,4 +1,5 @@
-"""Waits for the ends of one or more jobs, with or without an event loop, by Redis and then by the audit log.
+"""Waits for the ends of one or more jobs, with or without an event loop. A wait asks Redis for the ends, and then the
+audit log.
 
 The generator :meth:`Ends.steps` yields the steps of a wait. :func:`each` and :func:`each_async` carry them out.
 """
@@ -37,13 +38,15 @@ if TYPE_CHECKING:
     from rq_core.app.producer import Producer
 
 GRACE_S: Final = 2.0
-"""Seconds after the timeout for which the answer to the last read, of Redis or of the log, is still accepted."""
+"""Seconds after the timeout in which the wait still accepts the answer to its last read, of Redis, the log or the
+inbox."""
 _WHY_ROW: Final = {
     "inbox": "its row is still in the inbox: check that a relay runs (`rq-core inbox run`) for that database",
     "parked": "its row is parked: `rq-core inbox parked` shows why",
     "": "the database of the inbox has not answered: check that it runs and can be reached",
 }
-"""Reasons why a job that is not in Redis has not ended, by the place of the job's row."""
+"""The reasons in WaitTimeout for a job that has not left the inbox, by the place of the job's row. An empty place means
+that the inbox has not answered."""
 LOG_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
 """Seconds between successive reads of the log, or of the inbox. After the last value, the pause stays the same."""
 _OF_PARENTS: Final[list[BackgroundLogReader]] = []
@@ -65,15 +68,16 @@ H = TypeVar("H", bound=Awaited)
 
 
 class Until(NamedTuple):
-    """A step of a wait: sleep until ``notify`` is called, or until ``at``, in seconds of the wait's clock."""
+    """A step of a wait: sleep until ``notify`` is called, at most until ``at``. This is a time in seconds of the wait's
+    clock."""
 
     at: float
 
 
 class ReadLog(NamedTuple):
     """A step of a wait: read from the audit log how jobs of a queue ended. The driver sends back the outcomes by id, or
-    an RqCoreError. ``jobs`` maps each id to the place (epoch, seq) that the mirror must reach before the log has the
-    end."""
+    an RqCoreError. ``jobs`` maps a job's id to a place (epoch, seq): the log has the job's end when the mirror has
+    reached this place."""
 
     queue: str
     jobs: Mapping[str, tuple[int, int]]
@@ -82,8 +86,8 @@ class ReadLog(NamedTuple):
 
 
 class LookInInbox(NamedTuple):
-    """A step of a wait: find the rows of a queue's jobs in the inbox. The driver sends back ``inbox`` or ``parked`` for
-    each row, by the job's id, or an RqCoreError."""
+    """A step of a wait: find the rows of a queue's jobs in the inbox. The driver sends back a mapping of each job's id
+    to ``inbox`` or ``parked``, the place of its row. If the read fails, the driver sends back an RqCoreError."""
 
     queue: str
     ids: Sequence[str]
@@ -119,12 +123,15 @@ class Ends(Generic[H]):
         self._alive: dict[H, RqCoreError | None] = {}
         """The handles whose jobs had not ended at the timeout, each with an error if the job could not be read."""
         self._known: dict[H, Outcome[Any]] = {}
-        """The outcomes that Redis has for handles in ``_missing``. The log may also have the value of the result."""
+        """The outcomes that Redis still has for handles in ``_missing``, without the result. The log may have the
+        result."""
         self._waiting_rows: dict[H, str] = {}
-        """The jobs that Redis does not have yet since they are rows of an inbox. Key: the handle; value: inbox or
-        parked, as the last read of the inbox found the row, or empty before the first read."""
+        """The handles of jobs that Redis does not have, and that may be rows of the inbox. The value is the place of
+        the row, inbox or parked, by the last read of the inbox. It is empty before the first read, and after a read
+        that failed."""
         self._rows_left: set[H] = set()
-        """The handles whose jobs have no row in the inbox now. Redis' next answer about these jobs is final."""
+        """The handles of jobs for which a read of the inbox found no row. Redis' next answer about these jobs is
+        final."""
         self._rows_looks = 0
         self._rows_at = 0.0
         self._notify: Callable[[], None] = lambda: None
@@ -203,7 +210,8 @@ class Ends(Generic[H]):
             self._reader = None
 
     def begin_reading(self, step: ReadLog | LookInInbox, notify: Callable[[], None]) -> LogReading:
-        """Begin the read of a step, in another thread: of the audit log for ReadLog, of the inbox for LookInInbox."""
+        """Begin the read that a step asks for, in another thread. ReadLog reads the audit log; LookInInbox reads the
+        inbox."""
         if isinstance(step, LookInInbox):
             from rq_core.app.handles.inbox_look import begin_look
 
@@ -316,7 +324,8 @@ class Ends(Generic[H]):
             return replace(outcome, kept=None, missing=NOT_JSON)
 
     def _unanswered(self) -> RqCoreError | None:
-        """Return an error if Redis has not answered about each job before the timeout; else None."""
+        """Return the reason, as an error, why an answer of Redis about one of the jobs is missing. None if none is
+        missing."""
         for wait in map(self._waits.__getitem__, self._left):
             if wait.trouble is not None:
                 return wait.trouble
@@ -435,8 +444,8 @@ def timeout_of(timeout: Duration) -> float:
 
 
 def check_may_wait(job_id: str, *, allow_in_handler: bool, blocks: bool) -> None:
-    """Raise WaitRefused if the wait ``blocks`` the thread of an event loop, or if a handler waits without
-    ``allow_in_handler``."""
+    """Raise WaitRefused for a wait that could stop other work: one that ``blocks`` in the thread of an event loop, or
+    one in a handler without ``allow_in_handler``."""
     if blocks and in_event_loop():
         raise WaitRefused(
             id=job_id,

@@ -28,7 +28,7 @@ R_co = TypeVar("R_co", covariant=True)
 """The type that the task's function returns."""
 
 GONE: Final = "gone"
-"""The state of a job that is neither in Redis nor in the audit database, if one is set."""
+"""The state of a job that Redis does not have. If an audit database is set, it does not have the job either."""
 
 _STATES: Final = {
     **{outcome: outcome for outcome in ("succeeded", "cancelled", "expired", "replaced")},
@@ -44,8 +44,8 @@ class JobHandle(Generic[R_co]):
     A handle has the job's id, task and queue. After a wait, it also has the job's outcome. Each method reads all other
     facts from Redis or SQL.
 
-    - ``duplicate``: True if the call enqueued no job, since a job with this id is live, the id is remembered, or
-      another job holds the unique name. The handle is then that of the earlier job.
+    - ``duplicate``: True if the call enqueued no job. The reason is that a job with this id is live, that the id is
+      remembered, or that another job holds the unique name. The handle belongs to this earlier job.
     - ``discarded``: True if the job was dropped because the scope of a cap with on_full="discard" was full.
     - ``replaced``: the id of the job that this job replaced; None if it replaced no job.
     - ``task``: the task's name; None for a handle that was made from an id, or by enqueue_many.

@@ -14,13 +14,13 @@ from rq_core.model import plugins
 from rq_core.model.plugins import EndingsReader
 
 _SQLITE_READS: Final = ForkGate(1.0)
-"""The gate that is closed while SQLite is read. If a thread held a lock of SQLite during a fork, the child would wait
-for this lock for ever."""
+"""The gate that makes forks wait while a thread reads SQLite. If a thread held a lock of SQLite during a fork, the
+child would wait for this lock for ever."""
 SILENT: Final = "the audit database has not answered: does it run, and can it be reached?"
 
 
 class LogReading:
-    """A read of the audit log or of an inbox, which runs or is done."""
+    """One read of the audit log or of an inbox. It still runs, or is done."""
 
     def __init__(self) -> None:
         self.is_done = False
@@ -33,7 +33,8 @@ class LogReading:
         self.is_done = True
 
     def answer(self) -> Any:
-        """Return the result of the read. If it is not done, or failed in a way that may pass, return an RqCoreError.
+        """Return the result of the read. If the read is not done, return an RqCoreError. If it failed with an
+        RqCoreError that is no UsageError, return this error.
 
         Raises any other error of the read.
         """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LOOK_S: Final = 0.1
 """Seconds until the next look at a stream that had new chunks."""
 LOOK_S_MAX: Final = 1.0
-"""Maximum seconds between two looks at a stream. They double with each look that finds nothing new."""
+"""Maximum seconds between two looks at a stream. The pause doubles after each look that finds no new chunk."""
 
 
 class Watched(NamedTuple):
@@ -26,8 +26,8 @@ class Watched(NamedTuple):
     queue: str
     id: str
     is_row: Callable[[], bool] | None
-    """Returns whether the job is still a row of an inbox, so that Redis does not have the job yet. It may block. None:
-    the job was not put into an inbox."""
+    """A function that returns whether the job is still a row of an inbox, so that Redis does not have it yet. The
+    function may block. None if the job was not put into an inbox."""
 
     def may_come(self) -> bool:
         """Return whether a job that Redis does not have may still arrive there from an inbox. May block."""

@@ -38,7 +38,8 @@ class DjangoDoor:
         self._connection: Any = connections[alias]
 
     def missing(self, url: str) -> InboxMissing:
-        """Return the error for a database without an inbox. ``url``: the URL of the App's inbox, for programs."""
+        """Return the error for a database without an inbox. ``url`` is the URL of the App's inbox. The error has it as
+        an attribute, but not in its message."""
         return InboxNotMigrated(alias=self._alias, url=url)
 
     @property

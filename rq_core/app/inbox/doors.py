@@ -66,8 +66,8 @@ _DOORS: Final = {
     ("asyncpg", "PoolConnectionProxy"): "drivers:AsyncpgDoor",
     ("sqlite3", "Connection"): "drivers:SqliteDoor",
 }
-"""The door for each kind of connection, by the library and name of the connection's class, or of one of its base
-classes."""
+"""The module and class of the door for a connection. The key is the library and the name of the connection's class, or
+of a base class of this class."""
 
 
 def door_to(connection: object) -> Any:

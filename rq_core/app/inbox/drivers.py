@@ -11,7 +11,7 @@ from rq_core.app.inbox.rows import placeholders
 from rq_core.errors import NotInTransaction
 
 _IDLE: Final = 0
-"""libpq's number for the status of a connection without a transaction."""
+"""The transaction status, in libpq, of a connection on which no transaction is open."""
 
 
 class PsycopgDoor:

@@ -144,10 +144,10 @@ _LACKING: Final = (
     f"SELECT 1 {_GIVEN} WHERE NOT EXISTS"
     " (SELECT 1 FROM rqc_inbox i WHERE i.queue = r.queue AND i.job_id = r.job_id)"
 )
-"""Selects 1 for each given row whose job has no row in the inbox."""
+"""Takes the same rows as the INSERT. For each of them whose job has no row in the inbox, selects 1."""
 TRIES: Final = 3
-"""Number of INSERTs after which InboxIdsUsed is raised. Each INSERT takes other numbers of the sequence, and a relay
-may have handed over the row of a duplicate before the producer looked for the row."""
+"""Number of INSERTs after which InboxIdsUsed is raised. A repeated INSERT may succeed, since it takes other numbers of
+the sequence. It also helps if a new row was a duplicate of a row that a relay has handed over since."""
 
 
 def inserts(dialect: str, rows: Iterable[Row]) -> Statements:
@@ -197,7 +197,8 @@ _FREE: Final = {
     "postgresql": _ROW + _NOT_SENT.format(among="CAST(r.ids AS jsonb) @> to_jsonb(rqc_inbox.id)"),
     "sqlite": _ROW + _NOT_SENT.format(among="rqc_inbox.id IN (SELECT value FROM json_each(r.ids))"),
 }
-"""The end of a statement that deletes or locks a row: the condition that no relay has taken the row into a batch."""
+"""The end of a statement that deletes or locks a job's row, by the kind of the database. Its condition leaves out a row
+that a relay has taken into a batch."""
 _SEES_COMMITS: Final = (
     "SELECT 1 WHERE current_setting('transaction_isolation')"
     " IN ('read committed', 'read uncommitted')"

@@ -57,7 +57,7 @@ class Executes(Protocol):
 
 
 class Prepares(Protocol[P, R_co]):
-    """A task with its options, as far as this module uses it. PreparedTask is one."""
+    """The attributes of a PreparedTask that this module uses."""
 
     app: Producer
 
@@ -70,7 +70,8 @@ class _Producing:
     _is_async = False
 
     def __init__(self, app: Producer, door: Any, of: Any) -> None:
-        """``of`` is a task, or a function that makes jobs of an app from a task's name."""
+        """``of`` is the task whose jobs are enqueued. For ``app.within``, ``of`` is the function that makes a job from
+        a task's name."""
         self._app = app
         self._door = door
         self._of = of
@@ -94,7 +95,8 @@ class _Producing:
 
 @dataclass(frozen=True)
 class _WakeUp:
-    """Wakes a relay when it is called. A session of SQLAlchemy calls equal objects only once for a transaction."""
+    """Wakes a relay when it is called. For several equal objects, a session of SQLAlchemy makes only one call after a
+    transaction."""
 
     app: Producer
     queues: frozenset[str]
@@ -351,7 +353,8 @@ _NO_TABLE: Final = "42P01"
 def raise_if_missing(app: Producer, door: object, error: BaseException) -> None:
     """Raise InboxMissing if a driver's error, or an error that caused it, says that a table of the inbox is missing.
 
-    The error of a door to a database of Django names the command of Django."""
+    For a database of Django, the error names Django's command that creates the tables.
+    """
     each: BaseException | None = error
     while each is not None:
         code = getattr(each, "sqlstate", None) or getattr(each, "pgcode", None)

@@ -24,12 +24,12 @@ _WINDOW_S_MAX: Final = 86_400
 
 @dataclass(frozen=True)
 class Breaker:
-    """A pause of all jobs of a key when a service fails, with one probe after it.
+    """Pauses all jobs of a key when their service fails. After the pause, a single job, the probe, tests the service.
 
     The last of ``failures`` failures within ``per_seconds`` pauses the scope for ``cooldown``: no job of the scope
-    begins, and none spends an attempt. Jobs that run already run on. After the pause, one job begins, the probe. If it
-    succeeds, all jobs may begin again. If it fails, the scope is paused again. If it ends in another way, such as a
-    lost lease or a cancellation, the next job is the probe.
+    begins, and so no job spends an attempt. Jobs that already run are not stopped. After the pause, one job begins, the
+    probe. If it succeeds, all jobs may begin again. If it fails, the scope is paused again. If it ends in another way,
+    such as a lost lease or a cancellation, the next job is the probe.
 
     A failure is a claim that the log has as ``retried`` or ``died``: an error or a timeout. A lost worker does not
     count. An error of a type in ``except_for`` does not count either.
@@ -37,7 +37,8 @@ class Breaker:
     - ``failures``: from 1 to 1,000.
     - ``per_seconds`` and ``cooldown``: seconds, or timedeltas, of at most a day.
     - ``per`` and ``name`` have the same meaning as for Cap.
-    - ``except_for``: an exception type, or a tuple of them, whose errors are not the service's.
+    - ``except_for``: an exception type, or a tuple of exception types. The breaker does not count these errors, which
+      the service has not caused.
 
     Raises InvalidOption or InvalidName.
     """
@@ -83,7 +84,7 @@ class Breaker:
         return f"{name}@{window_text(self.window_ms)}s:{FAILURES}"
 
     def excepts(self, error: BaseException) -> bool:
-        """Return whether an error is not the service's."""
+        """Return whether the breaker does not count this error, by ``except_for``."""
         return isinstance(error, self.except_for)
 
 

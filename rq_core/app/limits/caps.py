@@ -78,7 +78,8 @@ class Cap:
         return Limit(self.n)
 
     def family(self, task: str) -> str:
-        """Return the family of the cap's scopes for a task, such as ``send.tenant``: the part that their names share.
+        """Return the family of the cap's scopes for a task, such as ``send.tenant``. The names of all these scopes
+        begin with it.
 
         Raises InvalidName if the family's name would be too long.
         """
@@ -135,7 +136,7 @@ class Rate:
         return Limit(self.n, self.window_ms, self.burst)
 
     def family(self, task: str) -> str:
-        """Return the family of the rate's scopes for a task: the part that their names share.
+        """Return the family of the rate's scopes for a task. The names of all these scopes begin with it.
 
         The family ends with the rate's window, and with its unit if it has one: ``send.tenant@60s`` or
         ``send.tenant@60s:tokens``. Raises InvalidName if the family's name would be too long.
@@ -190,7 +191,7 @@ def _check_cost(cost: Per | None) -> None:
 
 
 def check_scope_key(per: Per | None, name: str | None) -> None:
-    """Raise InvalidOption or InvalidName if ``per`` and ``name`` are not those of a cap."""
+    """Raise InvalidOption or InvalidName if a Cap, Rate or Breaker cannot have this ``per`` or this ``name``."""
     given: object = per
     if given is not None and not isinstance(given, str) and not callable(given):
         raise InvalidOption.of(

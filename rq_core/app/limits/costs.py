@@ -19,11 +19,11 @@ def costs_of(
     values: Mapping[str, Any],
     keys: Mapping[str, str],
 ) -> str:
-    """Return the costs of a job as text. The text is empty if none of its rates counts a unit.
+    """Return the costs of a job as text. The text is empty if no rate of the job counts a unit.
 
     ``sources`` are the rules of the task's rates that count a unit, ``scopes`` are the job's scopes, and ``values`` its
-    arguments. If the producer lacks the function that computes a cost, ``keys`` has the cost, by its unit. Raises
-    ArgumentsInvalid, KeyNeeded or KeyFailed.
+    arguments. ``keys`` has costs as text, by their units. A producer passes them if it lacks the function that computes
+    a cost. Raises ArgumentsInvalid, KeyNeeded or KeyFailed.
     """
     families = set(map(family_of, scopes))
     costs: dict[str, int] = {}

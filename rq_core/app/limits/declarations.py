@@ -17,8 +17,8 @@ from rq_core.model.limits.policy import Naming, ScopeSource
 from rq_core.model.limits.scopes import FAIR, QUEUE, WEIGHT, scope
 
 WEIGHT_MAX: Final = 10_000
-"""Highest weight of a value in a fair queue, since the queue counts a value's share of the claims in units of
-1/10,000."""
+"""Highest weight of a value in a fair queue. It is limited because the queue counts a value's share of the claims in
+units of 1/10,000."""
 
 
 class Declared:
@@ -32,12 +32,13 @@ class Declared:
         self._declarer: dict[tuple[str, str], str] = {}
         self._queue_of_name: dict[str, str] = {}
         self._fair: dict[str, str] = {}
-        """The name of the argument whose values share a fair queue, by queue."""
+        """By queue, for fair queues: the name of the argument whose values share the queue."""
         self._own: dict[str, Placing] = {}
         self._arguments: dict[str, Arguments] = {}
         self._elsewhere: dict[tuple[str, str], Placing] = {}
         self._batched: dict[str, frozenset[str]] = {}
-        """The names of the batch task, by queue. Jobs of other tasks cannot be enqueued into the queue."""
+        """By queue, for queues of batch tasks: the names of the batch task and of its hook for dead jobs. Jobs of other
+        tasks cannot be enqueued into the queue."""
 
     # Tasks.
 
@@ -126,8 +127,8 @@ class Declared:
     def check_queue(self, task: str, queue: str) -> None:
         """Raise InvalidOption if jobs of the task cannot be enqueued into ``queue``.
 
-        This is so if a cap of the task counts jobs of another queue. It is also so if a batch task would leave its own
-        queue, or another task would use the queue of a batch task.
+        It is raised if a cap of the task counts jobs of another queue. It is also raised if a job of a batch task would
+        leave the task's own queue, or a job of another task would enter the queue of a batch task.
         """
         own = self._own.get(task)
         for batched, names in self._batched.items():

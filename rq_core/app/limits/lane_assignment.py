@@ -235,7 +235,8 @@ class Placing:
     def _check_keys(self, keys: Mapping[str, str]) -> dict[str, str]:
         """Return the keys by family. Raises InvalidOption for a key that the task does not compute with a function.
 
-        A key's name may leave out the window of a rate. The key then counts for all rates with that name.
+        The names in ``keys`` may leave out the window of a rate: ``send.tenant`` means all rates of this name, with any
+        window.
         """
         families = [s.family for s in self.sources if s.function_name or s.function]
         units = {s.cost for s in self.costly if s.cost_is_computed}
@@ -293,7 +294,7 @@ class Unregistered(Placing):
 
 
 def _units_in(keys: Mapping[str, str]) -> set[str]:
-    """Return the units of the rates whose keys are in ``keys``. The name of such a key ends with the unit."""
+    """Return the units in the names of ``keys``, such as ``tokens`` for the name ``send.tenant@60s:tokens``."""
     return {unit for unit in map(unit_of, keys) if unit is not None}
 
 

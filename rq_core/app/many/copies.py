@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rq_core.model.filters.job_filter import Filter
 
 LIMIT_MAX: Final = 1_000_000_000
-"""Highest limit of copies."""
+"""Highest value of ``limit`` in ``replay``."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Replayed:
     name: str
     """The name of the replay: the id of each copy is ``ID.rNAME``."""
     matched: int
-    """Number of jobs that died and match; with ``limit``, of those that the replay reached."""
+    """Number of jobs that died and match the filter. With ``limit``, only jobs that the replay has reached are
+    counted."""
     copied: int
     """Number of copies that were enqueued; in a dry run, number of copies that a replay would enqueue."""
     outcomes: Mapping[str, int] = field(default_factory=dict)

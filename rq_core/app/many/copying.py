@@ -51,7 +51,8 @@ LOG_WAIT_S: Final = 30.0
 POLL_S: Final = 0.05
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,12}")
 TERMS: Final = ("queue", "task", "error", "worker", "scope", "since", "until", "header", "arg")
-"""The terms of a filter that a replay accepts: the audit log, or the JSON of the jobs, has their values."""
+"""The terms of a filter that a replay accepts. The replay finds their values in the audit log, or in the JSON of the
+jobs."""
 
 COPIED: Final = "copied"
 ALIVE: Final = "alive"
@@ -61,13 +62,13 @@ NO_ARGUMENTS: Final = "arguments not kept"
 """The outcome of a job whose arguments neither Redis nor the log has."""
 TOO_LONG: Final = "id too long"
 INVALID: Final = "arguments not valid"
-"""The outcome of a job whose arguments the task does not take any more."""
+"""The outcome of a job whose arguments, with the changes, the task does not accept."""
 NO_KEY: Final = "needs the task's code"
-"""The outcome of a job whose scope or unique name only a function of the task computes."""
+"""The outcome of a job whose scope, cost or unique name must be computed by a function that this process lacks."""
 TOO_LARGE: Final = "too large"
 """The outcome of a job whose arguments, with the changes, are larger than ``max_payload``."""
 REFUSED: Final = "refused"
-"""The outcome of a job that a full scope, or another job with its name, kept out of the queue."""
+"""The outcome of a job whose copy the queue refused: a scope is full, or another job holds the copy's unique name."""
 
 
 @contextlib.contextmanager
@@ -140,7 +141,8 @@ class Copying:
         self._mine = mine
         self._wait_s = wait_s
         self._seen: set[str] = set()
-        """The jobs of the pages so far: a job that died several times is found once for each death."""
+        """The ids of the jobs on the pages so far. They are left out of later pages: the log has an entry for each
+        death, so a job that died several times is found several times."""
 
     def one(self, job_id: str) -> JobHandle[Any]:
         """Copy one job, and return the copy's handle. Raises NotCopied, and the errors of enqueue."""
@@ -156,7 +158,8 @@ class Copying:
         return handle_of(self._app, job, self._enqueue({job_id: job}))
 
     def step(self, after: After | None, room: int | None, *, dry_run: bool) -> CopiedPage:
-        """Copy the jobs that died and match, from the next page of the log, at most ``room`` jobs. None means no limit.
+        """Read the next page of jobs that died and match from the log, and copy at most ``room`` of them. With None,
+        there is no limit.
 
         With ``dry_run``, the method enqueues no copy. Raises AuditNotConfigured, and LogBehind.
         """
@@ -209,7 +212,7 @@ class Copying:
         return outcomes
 
     def _made_before(self, copies: Sequence[str]) -> set[str]:
-        """Return the copies that an earlier part of this replay has made, out of ``copies``."""
+        """Return the ids out of ``copies`` whose jobs an earlier part of this replay has made."""
         if not self._mine or not copies or self._log is None:
             return set()
         reasons = self._log.reasons(self._queue, copies)
