@@ -79,8 +79,8 @@ _OF_POSTGRES: Final = r"(postgres\w*://[^/@:\s`]*):\*\*\*(?=@)"
 def runnable(text: str) -> str:
     """Return a message that passed :func:`masked`, with commands that can be copied although a password is masked.
 
-    A URL that a variable RQ_CORE_…_URL has becomes the name of the variable. From another URL of PostgreSQL the
-    password is left out, and the message says how libpq is given it.
+    If a variable RQ_CORE_…_URL has a URL, the name of the variable replaces the URL. In any other URL of PostgreSQL the
+    password is left out, and the message says how to give the password to libpq.
     """
     if MASK not in text:
         return text

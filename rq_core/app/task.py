@@ -207,7 +207,7 @@ class Task(PreparedTask[P, R]):
         functools.update_wrapper(self, function)
 
     def excepted(self, error: BaseException) -> str:
-        """Return the families of the task's breakers that do not count this error, with spaces between them."""
+        """Return the families of the task's breakers that do not count this error, joined by spaces."""
         if not self.breakers:
             return ""
         from rq_core.app.limits.breaker import excepted_by

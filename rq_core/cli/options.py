@@ -116,10 +116,10 @@ def audit_url_option(says: str) -> Callable[[F], F]:
 
 
 def pauses_in_log(audit_url: str | None, queue: str, scopes: Sequence[str]) -> dict[str, Any]:
-    """Return what the audit log says of the last pause of each of these scopes, by scope.
+    """Return the audit log's document of the last pause of each of these scopes, by scope.
 
-    The answer is empty without scopes and without an audit database. If the database cannot be read, it is empty, and
-    standard error says why.
+    The answer is empty without scopes and without an audit database. If the database cannot be read, the answer is
+    empty, and standard error says why.
     """
     from rq_core.model import plugins
 
@@ -256,7 +256,7 @@ def known_queues(
     """Return the given queues, without None. If none is given, return all queues that the user may read.
 
     Print on standard error: the queues that the user may not read, those of another layout, and words in the list of
-    queues that are no names. ``warned``: the caller has printed these words already. ``any_layout``: the caller checks
+    queues that are not names. ``warned``: the caller has printed these words already. ``any_layout``: the caller checks
     the layout itself.
 
     Raises UnknownQueue or InvalidName. Raises LayoutMismatch if a given queue, or each of all queues, has another

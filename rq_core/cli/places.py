@@ -123,8 +123,8 @@ def inbox_alias(ctx: click.Context) -> str | None:
 def of_inbox(alias: str | None, error: RqCoreError) -> RqCoreError:
     """Return the error to show for an error of an inbox.
 
-    If the command line gave ``alias``, an alias of DATABASES, the error of a missing inbox, or of a missing file of
-    SQLite, names ``manage.py migrate``.
+    ``alias`` is the alias of DATABASES that the command line gave. With an alias, the error of a missing inbox or of a
+    missing SQLite file names ``manage.py migrate``.
     """
     if alias is None or not (
         isinstance(error, InboxMissing) or getattr(error, "lacks_file", False)

@@ -16,7 +16,7 @@ def kept_rates(view: View) -> Iterator[tuple[str, str, int | None]]:
     """Yield (scope, value, time) of each rate: its value in ``rates``, and the time (Unix ms) from which on it may be
     forgotten.
 
-    A time of None: any time is right. A lost value is derived from the time, and a lost time from the value. A rate
+    A time of None: each time is right. A lost value is derived from the time, and a lost time from the value. A rate
     that counts a unit may owe more than its burst, so its value has no bound.
     """
     rates, marks = view.snapshot["rates"], view.snapshot["expiring"]
@@ -46,7 +46,7 @@ def kept_rates(view: View) -> Iterator[tuple[str, str, int | None]]:
 
 
 def _breaker_entry(view: View, scope: str) -> BreakerEntry | None:
-    """Return the entry that a breaker's scope should have; None: none."""
+    """Return the entry that a breaker's scope should have; None: no entry."""
     entry, limit = read_breaker(view.snapshot["rates"].get(scope, "")), view.limit(scope)
     if entry is not None:
         entry = _within_cooldown(entry, view.latest_ms)
@@ -72,11 +72,11 @@ def _breaker_entry(view: View, scope: str) -> BreakerEntry | None:
 def _as_logged(
     view: View, scope: str, entry: BreakerEntry | None, logged: BreakerEntry | None
 ) -> BreakerEntry | None:
-    """Return the entry of a scope, unless it differs from what the log says: then as the log says."""
+    """Return the entry of a scope. If the entry differs from the log, return the entry that follows from the log."""
     latest_ms, window_ms = view.latest_ms or 0, view.limit(scope).window_ms or 0
     if logged is not None and logged.until_ms is not None:
         if logged.until_ms + KEPT_MS <= latest_ms:
-            return entry  # Redis may have forgotten it.
+            return entry  # Redis may have forgotten the pause.
         if entry is None or (entry.until_ms, entry.by) != (logged.until_ms, logged.by):
             return logged
         probe = logged.probe
@@ -97,7 +97,8 @@ def _is_claimed_in(view: View, scope: str, job_id: str) -> bool:
 def _has_first_limit(view: View, scope: str) -> bool:
     """Return whether the limit of a scope was never changed.
 
-    If a limit was removed while a probe ran, and set again, the entry still names the probe: the next claim looks.
+    If a limit was removed while a probe ran, and was set again later, the entry may name a probe that has ended. That
+    is no fault: the next claim looks whether the probe runs.
     """
     family = view.caps.get(scopes.family_of(scope))
     return scope not in view.caps and family is not None and family.version == 1
@@ -122,7 +123,7 @@ def breaker_reason(view: View, scope: str) -> str:
 
 
 def _within_cooldown(entry: BreakerEntry, latest_ms: int | None) -> BreakerEntry:
-    """Return the entry of a breaker, as it is after the clock went back to ``latest_ms``."""
+    """Return the entry of a breaker with its times moved, if the clock went back to ``latest_ms``."""
     if latest_ms is None or entry.at_ms <= latest_ms:
         return entry
     back = entry.at_ms - latest_ms
@@ -161,7 +162,7 @@ def latest_resumes(view: View) -> Iterator[tuple[str, int]]:
 
 
 def _latest_resume(view: View, member: str, scope: str, latest_ms: int) -> int | None:
-    """Return the latest time at which a rate may resume; None: any time is right."""
+    """Return the latest time at which a rate may resume; None: each time is right."""
     value = view.snapshot["rates"].get(scope, "")
     if is_breaker(scope):
         entry = _breaker_entry(view, scope)

@@ -161,7 +161,7 @@ def _of_queue(queue: QueueOverview) -> Iterator[Cause]:
 
 
 def _paused_scopes(queue: QueueOverview, log: QueueLog | None) -> Iterator[Cause]:
-    """Yield the cause about the scopes of a queue that are paused or probing, with what the log says of some."""
+    """Yield the cause that names the paused and the probing scopes of a queue. ``log`` says who or what paused them."""
     scopes = queue.paused_scopes
     if not scopes:
         return

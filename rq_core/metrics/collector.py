@@ -38,7 +38,7 @@ of these outcomes, which may be 0. Other outcomes have no sample until a claim e
 
 
 PAUSE_CAUSES: Final = ("failures", "handler", "operator")
-"""Causes of pauses that each mirrored queue has a sample of, which may be 0."""
+"""The causes of pauses. Each mirrored queue has a sample of each cause, which may be 0."""
 
 
 class Sample(NamedTuple):
@@ -250,7 +250,7 @@ class QueueCollector(Collector):
         self.is_read = False
         """True if the last collection could read Redis."""
         self.unreadable: Mapping[str, str] = {}
-        """Why the last collection could not read queues, by their names."""
+        """By queue: the reason why the last collection could not read it."""
 
     @classmethod
     def at(

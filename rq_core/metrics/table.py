@@ -31,7 +31,7 @@ VALUES_MAX: Final = {
     # One more, for a lost claim, which no event ends.
     "outcome": len(CLAIM_ENDS) + 1,
     "why": 2,
-    # One more, for a pause whose claim Redis has forgotten.
+    # The three causes, and one value for a pause whose claim Redis has forgotten.
     "cause": 4,
 }
 """The maximum number of values that each label may have in one queue, by label."""

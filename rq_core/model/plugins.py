@@ -174,7 +174,8 @@ class AuditQuestions(Protocol):
         ...
 
     def pauses(self, queue: str, scopes: Sequence[str] | None, /) -> dict[str, dict[str, Any]]:
-        """Return the last pause of each of these scopes, by scope; without scopes (None), of those that paused last."""
+        """Return the last pause of each of these scopes, by scope. With None, return the last pauses of the queue's
+        scopes."""
         ...
 
     def with_id(self, job_id: str, /) -> list[dict[str, Any]]:
@@ -330,7 +331,7 @@ class QueueLog:
     pauses: Mapping[str, int] = field(default_factory=dict)
     """Number of pauses of scopes that began in the last 10 minutes, by cause: failures, handler or operator."""
     last_pauses: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    """The last such pause of some scopes, by scope, as AuditQuestions.pauses returns it."""
+    """The last pause of each scope that paused last, by scope, as AuditQuestions.pauses returns it."""
 
 
 class EndedClaims(NamedTuple):

@@ -189,7 +189,7 @@ def _run(main: Any) -> Any:
     run: Callable[[Any], Any] = asyncio.run
     with contextlib.suppress(ImportError):
         run = importlib.import_module("uvloop").run
-    # Outside of the block: the error of the import would be the context of each error of a handler.
+    # Run after the block: within it, the ImportError would be the context of each error of a handler.
     return run(main)
 
 

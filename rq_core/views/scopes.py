@@ -34,7 +34,8 @@ def scopes(
 
 
 def with_pauses(statuses: Iterable[ScopeStatus], pauses: Mapping[str, Pause]) -> list[ScopeStatus]:
-    """Return scopes with what the audit log says of their pauses. ``pauses`` has the last pause of scopes."""
+    """Return scopes, each with the audit log's document of the pause in force. ``pauses`` has the last pause by
+    scope."""
     return [each._replace(pause=pause_of(each.use, pauses.get(each.scope))) for each in statuses]
 
 
@@ -62,7 +63,7 @@ def limit_of(status: ScopeStatus) -> str:
 
 
 def with_unit(limit: Limit, scope: str) -> str:
-    """Return a limit as operators write it. A unit follows; of a breaker, its cooldown."""
+    """Return a limit as text: a breaker's with its cooldown, and a rate's with its unit."""
     if is_breaker(scope) and limit.window_ms and limit.most:
         window, cooldown = limit.window_ms / 1000, limit.burst / 1000
         return f"{limit.most} failures/{window:g}s, then {cooldown:g}s"
@@ -102,9 +103,9 @@ def scope_notes(status: ScopeStatus, now_ms: float) -> str:
 
 
 def use_notes(use: ScopeUse, scope: str, now_ms: float, pause: Pause | None = None) -> list[str]:
-    """Return notes about a scope that is paused or probing, and about what is in use of its rate.
+    """Return notes about a scope: whether it is paused or probing, and how much of its rate is in use.
 
-    ``pause``: what the audit log says of the pause.
+    ``pause``: the audit log's document of the pause.
     """
     unit, notes = unit_of(scope) or "", []
     if use.standing == "paused":

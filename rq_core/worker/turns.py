@@ -116,7 +116,7 @@ class Turns:
             if claims is not None:
                 await self.send(group, claims)
                 if handlers.arrived and self._due(group) is None:
-                    # No turn has to be sent first: the handlers begin before this worker prepares the next turn.
+                    # No turn must be sent first, so the handlers begin before this worker prepares the next turn.
                     handlers.begin_arrived()
                     await asyncio.sleep(0)
                 return

@@ -226,8 +226,8 @@ class JobSteps(Steps):
             if isinstance(end, Gone):
                 found.append(job)
             elif end is None or isinstance(end, Succeeded):
-                # A child that is cancelled or expires before its first claim is not remembered. It must not run if
-                # that happens after the look.
+                # Redis does not remember a child that is cancelled or expires before its first claim. Such a child must
+                # not run, also if it ends after the look.
                 found.append(job._replace(full=NEVER))
         return found
 

@@ -378,7 +378,7 @@ class Steps:
                 self._know(box)
                 continue
             if worst.why == "other":
-                # A failover took the box that this claim knows, and a signal has begun another one.
+                # A failover took the box that this claim knows, and a signal has begun another box.
                 moved = await self.home.save([self._saving("move", 0, "", "")])
                 worst = moved.get(0, NotSaved("behind", 0))
                 if worst.why in ("stale", "gone"):

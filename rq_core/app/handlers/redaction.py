@@ -81,8 +81,8 @@ def describe_error(
     escaped.
 
     The message and the traceback pass through ``redact`` before they are shortened, since ``redact`` might not
-    recognize half of a secret. ``excepted`` are the families of the job's breakers that do not count the error, with
-    spaces between them.
+    recognize half of a secret. ``excepted`` has the families of the job's breakers that do not count the error, joined
+    by spaces.
     """
     lines = traceback_of(error) if with_traceback else None
     return describe_words(

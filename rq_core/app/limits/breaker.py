@@ -108,7 +108,7 @@ def with_breakers(
     """Return the caps and the breakers of a task. Raises InvalidTask if ``caps`` has a Breaker."""
     given: object = caps
     if not isinstance(given, list | tuple):
-        return caps  # ``add_task`` refuses it.
+        return caps  # ``add_task`` refuses such a value.
     for each in given:
         if isinstance(each, Breaker):
             raise InvalidTask(task=task, why=f"caps must not hold {each!r}: pass it as breaker=")
@@ -116,5 +116,5 @@ def with_breakers(
 
 
 def excepted_by(breakers: tuple[Breaker, ...], task: str, error: BaseException) -> str:
-    """Return the families of the breakers that do not count this error, with spaces between them."""
+    """Return the families of the breakers that do not count this error, joined by spaces."""
     return " ".join(each.family(task) for each in breakers if each.excepts(error))

@@ -152,7 +152,7 @@ class Rate:
 
 
 def window_text(window_ms: int) -> str:
-    """Return a window in seconds, as the family of a rate has it: ``60``, ``0.5``."""
+    """Return a window in seconds, as it is written in the family of a rate: ``60``, ``0.5``."""
     return f"{window_ms / 1000:.3f}".rstrip("0").rstrip(".")
 
 

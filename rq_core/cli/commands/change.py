@@ -366,10 +366,10 @@ def cap(queue: str, scope: str, limit: str, **given: Any) -> None:
 
     SCOPE is queue, task=NAME, a family like send.tenant (its limit holds for each key), or one key, like
     send.tenant=acme. The limit is a number; 0 stops the scope, and none removes the limit. A rate is written 100/60s,
-    or 100/60s/5 with bursts of 5. A breaker is written 20/60s/30000: 20 failures in 60 s, and a cooldown of 30,000 ms;
-    without the cooldown, it stays. Lowering a limit ends no running job. The word code in place of the limit removes a
-    limit that an operator set: the limit that the workers' code declares holds again, or, for one key, the limit of its
-    family.
+    or 100/60s/5 with bursts of 5. A breaker is written 20/60s/30000: 20 failures in 60 s, and a cooldown of 30,000 ms.
+    If the new limit has no cooldown (20/60s), the cooldown stays as it is. Lowering a limit ends no running job. The
+    word code in place of the limit removes a limit that an operator set: the limit that the workers' code declares
+    holds again, or, for one key, the limit of its family.
     """
     with connect(given["redis_url"], given["prefix"]) as client:
         known_queues(client, queue)

@@ -77,7 +77,8 @@ class Backend(django_tasks.BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        # An error here would end `manage.py check` with a traceback, so the checks and each use name unknown options.
+        # Raise nothing here: an error would end `manage.py check` with a traceback. The checks, and each use of the
+        # backend, name the unknown options.
         self._unknown = sorted(map(str, set(self.options) - set(_OPTIONS)))
         self.database: str | None = self.options.get("database", "default")
         self.max_attempts: int = self.options.get("max_attempts", 3)
@@ -121,8 +122,8 @@ class Backend(django_tasks.BaseTaskBackend):
         inbox.
 
         Raises the errors of PreparedTask.enqueue and TaskWithin.enqueue. Raises ImproperlyConfigured if OPTIONS have an
-        unknown name. If the database has no inbox, raises
-        InboxNotMigrated, a subclass of InboxMissing whose message names `manage.py migrate`.
+        unknown name. If the database has no inbox, raises InboxNotMigrated, a subclass of InboxMissing whose message
+        names `manage.py migrate`.
         """
         self._refuse_unknown()
         self.validate_task(task)

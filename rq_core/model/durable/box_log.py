@@ -101,7 +101,7 @@ class LoggedBox:
             if signal is None or signal.facts["digest"] == facts["digest"]:
                 self.taken.add(message)
                 value = value or (signal and signal.facts.get("value"))
-            # Else Redis forgot the signal and the take, and gave the number to another signal.
+            # Otherwise Redis forgot the signal and the take, and gave the number to another signal.
         self.steps[number] = step_of(event, at_ms, facts)._replace(value=value)
         self.sizes[number] = facts.get("bytes")
 

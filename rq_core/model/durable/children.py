@@ -28,7 +28,7 @@ LAUNCH_PREFIX: Final = f"{OWN_PREFIX}launch."
 """The beginning of the names of the sleeps of a parent whose children could not be enqueued yet."""
 
 ORPHANED: Final = "the parent was cancelled"
-"""The reason, in the log, for which a worker cancels children."""
+"""The reason that the log has if a worker cancels children."""
 
 
 class Parent(NamedTuple):

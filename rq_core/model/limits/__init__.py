@@ -4,9 +4,9 @@ jobs that a scope admits. A policy names the scopes of a task's jobs.
 - ``scopes``: scopes and lanes.
 - ``limit``: caps and rates, and the two ways to write them.
 - ``breakers``: the scopes that pause when a service fails, and their entries in Redis.
-- ``breaker_log``: how these scopes stand by the log.
+- ``breaker_log``: the states of these scopes according to the log.
 - ``costs``: how much of a unit a job takes from a rate that counts this unit.
-- ``use``: what is in use of a rate, and whether a scope is open, paused or probing.
-- ``pauses``: what the audit log says of the pause of a scope, as text.
+- ``use``: how much of a rate is in use, and whether a scope is open, paused or probing.
+- ``pauses``: the cause that the audit log has for the pause of a scope, as text.
 - ``policy``: the rules by which a task's jobs get their scopes, names and options.
 """

@@ -1,7 +1,7 @@
-"""How the scopes of breakers stand by the log, for ``doctor``. No I/O.
+"""The states of breakers' scopes according to the log, for ``doctor``. No I/O.
 
-A scope is unknown if the log lacks events that may concern it, and after a change of its limit. A pause, or an
-operator's end of a pause, makes it known again.
+A scope is unknown if the log lacks events that may concern the scope, and after a change of its limit. The scope is
+known again after a pause, or after an operator resumed it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rq_core.model.table.machine import Event
 
 _FAILURES: Final = (Event.RETRIED, Event.DIED)
 _GIVEN_UP: Final = "unknown_"
-"""How the reasons of deaths begin that no handler caused."""
+"""The beginning of each reason of a death that no handler caused."""
 
 
 @dataclass
@@ -30,10 +30,11 @@ class LoggedScope:
     probe: str | None = None
     failed: list[int] = field(default_factory=list)
     is_sure: bool = True
-    """False if the scope was unknown before its pause: a job that is not known may be the probe."""
+    """False if the scope was unknown before its pause. Then an unknown job may be the probe."""
 
     def entry(self, at_ms: int, since_ms: int) -> BreakerEntry | None:
-        """Return the entry of ``rates``, written at ``at_ms``, with the failures after ``since_ms``; None: none."""
+        """Return the scope's entry in ``rates``, as written at ``at_ms``, with the failures after ``since_ms``. None:
+        the scope has no entry."""
         if self.until_ms is not None:
             return BreakerEntry(at_ms, self.until_ms, self.probe, (), self.by)
         failed = tuple(t for t in self.failed if t > since_ms)
@@ -41,7 +42,7 @@ class LoggedScope:
 
 
 class LoggedBreakers:
-    """The scopes of breakers after the events so far."""
+    """The scopes of breakers after the events that were noted so far."""
 
     def __init__(self, *, may_be_restored: bool = False) -> None:
         """Begin without events. ``may_be_restored``: a restore may have put back pauses and failures without an
@@ -52,7 +53,7 @@ class LoggedBreakers:
         self._unknown: set[str] = set()
         """Scopes and families whose limits have changed."""
         self._has_all = False
-        """Whether a scope without events is open: the log begins with the queue."""
+        """Whether a scope without events is open, because the log begins with the queue."""
         self._at_ms = 0
 
     def forget(self) -> None:
@@ -62,7 +63,7 @@ class LoggedBreakers:
 
     @property
     def scopes(self) -> Iterable[str]:
-        """The scopes that are known to have failed or been paused."""
+        """The scopes with a failure, a pause or a resume that is known."""
         return self._known.keys()
 
     def of(self, scope: str) -> LoggedScope | None:
@@ -130,7 +131,7 @@ class LoggedBreakers:
     def _end(self, how: Event, event: JobEvent, lane: Iterable[str] | None) -> None:
         failed = how in _FAILURES and not str(event.fields.get("reason")).startswith(_GIVEN_UP)
         if lane is None and failed:
-            # It may have failed in any open scope.
+            # The job may have failed in any open scope.
             self._known = {s: k for s, k in self._known.items() if k.until_ms is not None}
             self._has_all = False
         if how is Event.SUCCEEDED:

@@ -19,11 +19,11 @@ from rq_core.model.limits.scopes import unit_of
 FAILURES: Final = "failures"
 """The unit of breakers. No rate with a cost may have it."""
 FAILED_MAX: Final = 1_000
-"""Maximum number of failures that pause a scope, as ``lua/include/caps/breakers.lua`` has it."""
+"""Maximum number of failures that pause a scope. ``lua/include/caps/breakers.lua`` has the same number."""
 LOOK_MS: Final = 5_000
 """Ms after which a claim looks whether a probe still runs."""
 KEPT_MS: Final = 86_400_000
-"""Ms for which a scope whose pause is over awaits a probe. Then it is open again."""
+"""Ms for which a scope awaits a probe after its pause. Then the scope is open again."""
 
 
 class BreakerEntry(NamedTuple):
@@ -38,7 +38,7 @@ class BreakerEntry(NamedTuple):
     failed: tuple[int, ...] = ()
     """Unix ms of the failures of an open scope."""
     by: str | None = None
-    """The operator who paused the scope; None: failures or a handler did."""
+    """The operator who paused the scope; None: failures or a handler paused it."""
 
     def expires_ms(self, limit: Limit) -> int:
         """Return the Unix ms at which the entry can be removed."""
@@ -69,14 +69,15 @@ _ENTRY: Final = re.compile(
 
 
 def is_breaker(scope: str) -> bool:
-    """Return whether a scope or a family is that of a breaker."""
+    """Return whether a scope or a family belongs to a breaker."""
     return unit_of(scope) == FAILURES
 
 
 def check_breaker(failures: Any, cooldown_ms: float, *, names: tuple[str, str]) -> None:
-    """Raise InvalidOption if no breaker may have this limit. ``names``: the options of the failures and the cooldown.
+    """Raise InvalidOption if no breaker may have this limit. ``names``: how the error names the failures and the
+    cooldown.
 
-    Code that declares a breaker and an operator who changes its limit have the same bounds.
+    The bounds are the same for code that declares a breaker and for an operator who changes a limit.
     """
     if type(failures) is not int or not 1 <= failures <= FAILED_MAX:
         must = f"must be a whole number from 1 to {FAILED_MAX:,}: failures that pause a scope"

@@ -21,7 +21,7 @@ CAP_MAX: Final = 1_000_000_000
 PAUSE_MAX_MS: Final = 86_400_000
 """Longest pause of a scope, in ms."""
 FOREVER_MS: Final = 10**13 - 1
-"""Unix ms at which a pause ends that lasts until an operator resumes the scope."""
+"""The end (Unix ms) of a pause that lasts until an operator resumes the scope."""
 LATEST_MS: Final = 10**15
 """Unix ms that no arrival time exceeds, as ``lua/include/caps/costs.lua`` has it."""
 

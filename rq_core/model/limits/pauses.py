@@ -18,9 +18,9 @@ Pause = Mapping[str, Any]
 
 
 def pause_of(use: ScopeUse, pause: Pause | None) -> Pause | None:
-    """Return the log's document of the pause that is in force in a scope, or whose probe is awaited; else None.
+    """Return the log's document of a pause that is in force, or that has ended without a successful probe; else None.
 
-    None, too, if the log has only an earlier pause: its mirror is behind.
+    Return None, too, if the log has only an earlier pause, because the mirror is behind.
     """
     if pause is None or use.standing == "open" or pause["resumed_at_ms"] is not None:
         return None

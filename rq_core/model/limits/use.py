@@ -13,7 +13,7 @@ from rq_core.model.limits.scopes import unit_of
 
 
 class ScopeUse(NamedTuple):
-    """The use of a scope of a rate or a breaker: open, paused or probing, and how much of it is in use."""
+    """The use of a scope of a rate or a breaker: open, paused or probing, and how much of the rate is in use."""
 
     standing: str = "open"
     """``open``: jobs may begin as the limit says; ``paused``; ``probing``: one job at a time may begin."""
@@ -65,5 +65,5 @@ def _of_breaker(value: str, limit: Limit, now_ms: int) -> ScopeUse:
 
 
 def _end(until_ms: int) -> int | None:
-    # A clock that went back moves the end of a pause without an end.
+    # If the clock went back, the end of an endless pause was moved to an earlier time.
     return None if until_ms > FOREVER_MS // 2 else until_ms

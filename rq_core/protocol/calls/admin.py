@@ -55,9 +55,9 @@ class Admin:
     ) -> Plan[dict[str, str]]:
         """Cancel jobs. Returns the outcome by id: cancelled, cancelling (the job runs), dead, or gone.
 
-        With ``only``, a job in another state stays unchanged, and its outcome is its state. ``ended`` has, by id, the
-        numbers of ended claims that :meth:`BoxReads.lives_and_ends` has read. If another
-        claim of a job has ended since, the job stays unchanged, and its outcome is ``moved``.
+        With ``only``, a job in another state stays unchanged, and its outcome is its state. ``ended`` has, by id, how
+        many claims of the job had ended when :meth:`BoxReads.lives_and_ends` read the job. If another claim of the job
+        has ended since, the job stays unchanged, and its outcome is ``moved``.
         """
         args = {"only": " ".join(only)}
 

@@ -22,7 +22,7 @@ class Saving(NamedTuple):
     life: str
     what: Literal["begin", "save", "wait", "sleep", "take", "move"]
     """The kind of the record. With ``take``, Redis saves again a wait that has already taken a signal. With ``move``,
-    Redis gives the job's box the id ``life``: it lost the claim's box, and a signal has begun another one."""
+    Redis gives the job's box the id ``life``: Redis had lost the claim's box, and a signal has begun another box."""
     entry: int
     name: str
     packed: str = ""

@@ -323,7 +323,7 @@ def _checked(scope: str, limit: Limit | int | str | None, stored: Mapping[str, C
         )
     before = stored.get(scope) or stored.get(family_of(scope))
     if is_breaker(scope) and given.most:
-        # Without a cooldown, that of the stored limit stays.
+        # Without a cooldown, the cooldown of the stored limit stays.
         cooldown_ms = given.burst
         if cooldown_ms == 1:
             if before is None or not before.limit.window_ms:

@@ -32,8 +32,8 @@ MOVED: Final = "moved"
 Verb = Callable[[Sequence[str]], Plan[dict[str, str]]]
 """A change of jobs of one queue, given by their ids. It returns the outcomes by id."""
 Cancel = Callable[[Sequence[str], Mapping[str, int]], Plan[dict[str, str]]]
-"""A cancel of jobs of one queue, given by their ids and, by id, their numbers of ended claims. It returns the outcomes
-by id."""
+"""A cancel of jobs of one queue. Its arguments are the ids and, by id, how many claims of the job had ended. It returns
+the outcomes by id."""
 
 
 class Families:
@@ -62,7 +62,8 @@ class Families:
 
         outcomes: dict[str, str] = {}
         left = list(dict.fromkeys(ids))
-        # This ends: a job is left only if a claim of it ended between two calls, and it has a bounded number of claims.
+        # The loop ends: a job is left only if one of its claims ended between two calls, and its claims are bounded in
+        # number.
         while left:
             outcomes |= yield from self.cancel_by(verb, queue, left, by=by, why=why)
             left = [each for each in left if outcomes[each] == MOVED]
@@ -147,8 +148,8 @@ class Families:
         return found
 
     def _needed(self, queue: str, lives: Mapping[str, str]) -> Plan[Mapping[str, list[Child]]]:
-        """Return the children whose ends their parents still need, by the parent's id. ``lives``: parent's id → name of
-        its box."""
+        """Return, by the parent's id, the children whose ends the parent still needs. ``lives``: parent's id → name of
+        the parent's box."""
         found: dict[str, list[Child]] = {}
         for job_id, life in lives.items():
             entries = yield from self._reads.entries(queue, life)

@@ -22,7 +22,7 @@ class PauseChange(NamedTuple):
     outcome: str
     """``paused``; ``kept``: a pause that ends later is in force; ``resumed``; ``open``: no pause was in force."""
     until_ms: int | None
-    """Unix ms at which the pause in force ends; None: none is."""
+    """Unix ms at which the pause in force ends; None: no pause is in force."""
 
 
 class Pauses:
@@ -42,8 +42,8 @@ class Pauses:
     ) -> Plan[PauseChange]:
         """Pause a scope for a time in ms, from 1; None: until an operator resumes it. Jobs that run already run on.
 
-        A pause that is in force and ends later stays as it is. Raises InvalidOption for a text that is no scope of a
-        rate or a breaker, and for a scope whose rate or breaker has no limit.
+        If a pause that ends later is in force, that pause stays as it is. Raises InvalidOption if the text is not a
+        scope of a rate or a breaker, or if that rate or breaker has no limit.
         """
         most = FOREVER_MS if for_ms is None else for_ms
         if type(most) is not int or not 1 <= most <= FOREVER_MS:

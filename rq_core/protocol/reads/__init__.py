@@ -8,7 +8,7 @@ Read ``steps`` first.
 - ``queue_load``: the numbers that an overview returns.
 - ``ranges``: reads many ranges of an index of lanes or scopes in one command.
 - ``scope_reads``: scopes, with exact numbers.
-- ``rate_reads``: what is in use of rates, and pauses.
+- ``rate_reads``: how much of rates is in use, and pauses.
 - ``job_reads``: jobs, page by page.
 - ``matches``: finds which of some jobs match a filter.
 - ``paging``: reads all jobs in some states page by page, for changes of many jobs.

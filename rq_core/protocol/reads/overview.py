@@ -333,7 +333,7 @@ def _paused(
     found = {}
     for name, text in rates.items():
         entry = limits.get(name) or limits.get(family_of(name))
-        # If its limit was not read, the scope counts as one that has a limit.
+        # A scope whose limit was not read counts as a scope with a limit.
         limit = entry.limit if entry else NO_LIMIT if limits_exact else Limit(1, 1)
         use = use_of(name, text, limit, now_ms)
         if use.standing != "open":

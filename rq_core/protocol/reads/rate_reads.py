@@ -1,4 +1,5 @@
-"""Reads what the keys ``rates`` and ``scheduled`` have of scopes: what is in use of a rate, and its pause."""
+"""Reads scopes of rates and breakers from the keys ``rates`` and ``scheduled``: how much is in use, and until when a
+scope is paused."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def spent_in(keys: QueueKeys, scopes: Sequence[str]) -> list[Command]:
 
 
 def paused_in(keys: QueueKeys, most: int) -> Steps[list[str]]:
-    """Return scopes that are paused, or whose breaker has seen failures, at most ``most``.
+    """Return at most ``most`` scopes that are paused, or whose breaker has counted failures.
 
     Some may be missing if ``rates`` has more than READ_MAX fields.
     """

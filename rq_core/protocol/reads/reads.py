@@ -122,8 +122,8 @@ class Reads(JobReads, ScopeReads, WholeReads, BoxReads, ShownReads):
         return [queue for queue, no in zip(queues, denied, strict=True) if not no]
 
     def other_layouts(self, queues: Sequence[str]) -> Plan[dict[str, errors.LayoutMismatch]]:
-        """Return an error for each queue whose keys this release cannot read. A queue that the user may not read has
-        none."""
+        """Return an error for each queue whose keys this release cannot read. A queue that the user may not read has no
+        error here."""
         asked = [["HGET", self._keys(queue)("meta"), "layout"] for queue in queues]
         replies = (yield from self._delivery.asking.ask_each(asked)) if asked else []
         found = {}
