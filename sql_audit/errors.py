@@ -127,7 +127,8 @@ class InboxFileMissing(InboxUnavailable):
     """the database {url} does not answer: {why}"""
 
     lacks_file = True
-    """For rq_core, which cannot import this class: in a Django project another command creates the file."""
+    """True, so that rq_core, which cannot import this class, finds the error. In a Django project another command
+    creates the file."""
 
 
 class AuditError(RqCoreError):

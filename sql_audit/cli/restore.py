@@ -66,12 +66,12 @@ def restore(
     and resumes of scopes by operators.
 
     With --apply, the command enqueues the missing jobs again under their own ids, and removes jobs that have ended
-    unless they run. It also puts back the schedules, pauses and removals that were set live, and the pauses and resumes
-    of scopes; workers themselves declare the schedules of their code again. It needs a running mirror, and the
-    arguments in the log: App(audit_payload="full"). If it was interrupted, run it again. If the log has a gap, a job
-    without later events may have ended in the gap: such jobs are listed as uncertain, and not restored without
-    --accept-gaps. The exit status is 0 if no job is left to restore or remove, 2 if something could not be restored or
-    removed, 1 if the command could not do its work.
+    unless they run. It also puts back what was set live: schedules, their pauses and their removals. It also repeats
+    the operators' pauses and resumes of scopes. Workers themselves declare the schedules of their code again. The
+    command needs a running mirror, and the arguments in the log: App(audit_payload="full"). If the command was
+    interrupted, run it again. If the log has a gap, a job without later events may have ended in the gap: such jobs are
+    listed as uncertain, and not restored without --accept-gaps. The exit status is 0 if no job is left to restore or
+    remove, 2 if something could not be restored or removed, 1 if the command could not do its work.
     """
     with current(url) as database:
         from rq_core.connections.client import Client
@@ -189,7 +189,7 @@ def _lost_job(job: LostJob) -> str:
 
 
 def _lost_pause(lost: LostPause) -> str:
-    """Return a line about the change of an operator that Redis lost."""
+    """Return a line about an operator's change that Redis lost."""
     if lost.until_ms is None:
         return f"scope {lost.scope}: Redis lost that {lost.by} resumed it"
     until = (

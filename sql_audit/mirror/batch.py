@@ -64,8 +64,8 @@ class EventBatch:
         ]  # fmt: skip
 
     def log_findings(self, queue: str) -> None:
-        """Log the breaks, and how many entries and jobs went to quarantine. Their reasons are not logged: they may
-        repeat what a job carries."""
+        """Log the breaks, and how many entries and jobs went to quarantine. The reasons are not logged, because a
+        reason may repeat what a job carries."""
         for each in self.breaks:
             if each.kind != "started":
                 logger.warning(

@@ -191,7 +191,8 @@ class LogQuestions:
         )
 
     def pauses(self, queue: str, scopes: Sequence[str] | None) -> dict[str, dict[str, Any]]:
-        """Return the last pause of each of these scopes, by scope; without scopes, of those that paused last."""
+        """Return the last pause of each of these scopes, by scope. Without scopes, return the last pauses of the
+        queue's scopes."""
         now_ms = round(time.time() * 1000)
 
         def ask(engine: Engine) -> dict[str, dict[str, Any]]:

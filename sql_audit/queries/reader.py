@@ -69,7 +69,7 @@ _FORGOTTEN: Final = text(
 joined with the view of all ranges, PostgreSQL would read all events."""
 
 PAUSES_MS: Final = 10 * MINUTE_MS
-"""Milliseconds for which the reader counts a pause of a scope after its beginning."""
+"""Milliseconds for which the reader counts a pause of a scope after the pause began."""
 SCOPES_MAX: Final = 10
 """Maximum number of scopes of a queue whose last pause is read."""
 _PAUSES: Final = text(

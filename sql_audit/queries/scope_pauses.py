@@ -13,14 +13,14 @@ from sqlalchemy import Connection, Engine, Row, bindparam, text
 from rq_core.model.limits.limit import PAUSE_MAX_MS
 
 FAILURES_MAX: Final = 20
-"""Maximum number of failures that an answer names for one pause: the last ones."""
+"""Maximum number of failures that an answer names for one pause. The last failures are named."""
 PAUSES_MAX: Final = 20
-"""Maximum number of pauses of one scope that an answer about a wait has: the last ones."""
+"""Maximum number of pauses of one scope in an answer about a wait. The answer has the last pauses."""
 RECENT_MAX: Final = 100
 """Maximum number of pauses that are read if no scopes are named."""
 BEFORE_MS: Final = 30 * PAUSE_MAX_MS
-"""Milliseconds for which an operator's pause is looked for before a wait. Failures and handlers pause for a day or
-less."""
+"""A query looks for pauses that began at most this number of milliseconds before the time in question. An operator's
+pause may have begun earlier; failures and handlers pause for a day or less."""
 
 _COLUMNS: Final = (
     "queue, scope, at_ms, until_ms, resumed_at_ms, cause, who, reason, job_id, epoch, seq, ordinal"
@@ -74,7 +74,7 @@ class ScopePause:
     job_id: str | None
     """The job whose failure or handler paused the scope; None: an operator did."""
     failures: list[Failure] = field(default_factory=list)
-    """The failures that counted, the last first, at most FAILURES_MAX. Of a probe that failed: its failure alone."""
+    """The failures that counted, the last first, at most FAILURES_MAX. If a probe failed, its failure alone."""
 
     def ends_ms(self, at_most: int) -> int:
         """Return when the pause ended, or ``at_most`` (Unix ms) if that is earlier."""
@@ -83,7 +83,7 @@ class ScopePause:
         )
 
     def ms_within(self, since_ms: int, until_ms: int) -> int:
-        """Return the ms of a time in which this pause was in force."""
+        """Return for how many ms from ``since_ms`` to ``until_ms`` (Unix ms) this pause was in force."""
         return max(0, self.ends_ms(until_ms) - max(since_ms, self.at_ms))
 
 
@@ -92,7 +92,7 @@ def pauses_during(
 ) -> list[ScopePause]:
     """Return the pauses of a scope that were in force at some time from ``since_ms`` to ``until_ms`` (Unix ms).
 
-    They are at most PAUSES_MAX, the last first.
+    At most PAUSES_MAX pauses are returned, the last first.
     """
     asked = {
         "queue": queue,
@@ -109,7 +109,8 @@ def pauses_during(
 
 
 def ms_paused(pauses: Iterable[ScopePause], since_ms: int, until_ms: int) -> int:
-    """Return the ms of a time in which one of these pauses of one scope was in force. They may overlap."""
+    """Return for how many ms from ``since_ms`` to ``until_ms`` (Unix ms) any of these pauses of one scope was in force.
+    The pauses may overlap."""
     total, seen = 0, since_ms
     for pause in sorted(pauses, key=lambda each: each.at_ms):
         total += pause.ms_within(seen, until_ms)
@@ -128,7 +129,7 @@ def last_pauses(
     wanted = list(dict.fromkeys(scopes))
     with engine.connect() as connection:
         while wanted:
-            # A scope that pauses again and again hides the others: it is left out of the next statement.
+            # A scope that pauses again and again hides the other scopes, so the next statement leaves that scope out.
             asked = {
                 "queue": queue,
                 "scopes": wanted,

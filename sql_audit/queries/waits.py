@@ -262,7 +262,7 @@ def _wait(
     longest = max(in_front, key=lambda each: each.full_ms, default=None)
     held_back_by = longest.scope if longest is not None and longest.full_ms else None
     if held_back_by is None and claim is None and pauses:
-        # The log ends when the pause begins.
+        # The log ends when the pause begins, so the pause has no length yet.
         held_back_by = pauses[0].scope
     return JobWait(
         begun_ms,

@@ -176,8 +176,9 @@ def refuse_other(database: Database, current: str) -> None:
 
 
 def refuse_changed(database: Database, error: Exception) -> None:
-    """If ``error`` is that of a statement, which may have failed because the schema was changed, read the version
-    again. Raise SchemaBehind or SchemaAhead if it is another; return also if the database does not answer.
+    """Read the version of the schema again if ``error`` is the error of a statement: the statement may have failed
+    because the schema was changed. Raise SchemaBehind or SchemaAhead if the version is another. Return if the version
+    is the same, or if the database does not answer.
     """
     current = None
     if isinstance(error, DBAPIError):

@@ -1,9 +1,9 @@
 """Finds in the log the pauses and resumes of operators that Redis lost, and makes them again, for ``audit restore``.
 
 After a failover to a replica that lacked the last events, a scope may stay paused although an operator had resumed it,
-or its jobs may begin although an operator had paused it. The last change of a scope in the log is the one that counts.
-It is lost if Redis forgot it and has another state of the scope. Pauses by failures and handlers end by themselves, and
-are not made again.
+or its jobs may begin although an operator had paused it. Only the last change of a scope in the log counts. That change
+is lost if Redis forgot it and has another state of the scope. Pauses by failures and handlers end by themselves, so
+they are not made again.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def put_pauses_back(client: Client, database: Database, queue: str, *, by: str) 
 
 
 def _forgotten(database: Database, queue: str) -> Iterator[LostPause]:
-    """Yield the last change of each scope, if Redis forgot it."""
+    """Yield the last change of each scope whose last change Redis forgot."""
     last = {}
     with database.readers.connect() as connection:
         orphaned = {tuple(row) for row in connection.execute(_ORPHANED, {"queue": queue})}

@@ -1,9 +1,9 @@
-"""Finds in the log what was in use of rates, and which scopes were paused, when Redis lost all its data, for ``audit
-restore``.
+"""Finds in the log, for ``audit restore``, how much of rates was in use, and which scopes were paused, when Redis lost
+all its data.
 
-The log is replayed as ``audit verify`` does, up to the epoch that began with nothing. What a scope then owed, or until
-when it was paused, is written into the key ``rates`` again. Where Redis has a value by now, the later time of the two
-is kept: so a restore may be repeated, and forgives at most what jobs have taken since the loss.
+The log is replayed as ``audit verify`` does, up to the epoch that began with nothing. A restore writes into the key
+``rates`` again what a scope then owed, and until when the scope was paused. If Redis has a value by now, the later time
+of the two is kept. So a restore may be repeated, and forgives at most what jobs have taken since the loss.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ def _write(
 def _merged(
     scope: str, lost: Spent | BreakerEntry, present: str, limit: Limit, now_ms: int
 ) -> tuple[str, int]:
-    """Return the value of a scope that keeps what was lost and what Redis has, and when it may be forgotten."""
+    """Return a value of a scope that keeps both what was lost and what Redis has, and when Redis may forget the
+    value."""
     if isinstance(lost, BreakerEntry):
         known = read_breaker(present)
         if known is None or (known.until_ms is None and lost.until_ms is not None):

@@ -132,7 +132,7 @@ def restore_jobs(
     for turn in range(ROUNDS_MAX):
         wait_level(client, database, queue, wait_s)
         if turn == 0:
-            # Before the jobs: workers may claim each job at once.
+            # Rates come before jobs, because workers may claim each restored job at once.
             done.scopes = put_rates_back(client, database, queue, by=by)
             done.pauses = put_pauses_back(client, database, queue, by=by)
         gap = find_differences(client, database, queue)

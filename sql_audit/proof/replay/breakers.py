@@ -1,11 +1,12 @@
-"""Replays breakers: whether a job begins only while its scope is open, or alone as the probe of a pause that is over;
-and whether failures pause a scope when they must, and only then.
+"""Replays breakers, and judges two rules. A job begins only while its scope is open, or alone as the probe after a
+pause. Failures pause a scope when they must, and only then.
 
-The log has each failure, and the event ``scope_paused`` before a failure that pauses a scope. What opens a scope is
-the success of its probe. So the state of each scope follows from the events of its jobs.
+The log has each failure, and the event ``scope_paused`` before a failure that pauses a scope. The success of its probe,
+or an operator, opens a scope. So the state of each scope follows from the log.
 
-A scope may be unknown: after a gap, in a pruned or restored log, or if the clock went back. It is known again when the
-log shows its pause or its end, or when a job ends that was claimed since. This module does no I/O.
+A scope is unknown after a gap, in a pruned or restored log, or if the clock went back. The scope is known again when
+the log shows its pause or the end of a pause, or when a job that was claimed since succeeds or fails. This module does
+no I/O.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ KNOWN_MAX: Final = 100_000
 """Maximum number of scopes whose failures are remembered."""
 
 _GIVEN_UP: Final = "unknown_"
-"""How the reasons of deaths begin that no handler caused."""
+"""The beginning of each reason of a death that no handler caused."""
 _FAILURES: Final = (Event.RETRIED, Event.DIED)
 
 
@@ -38,12 +39,12 @@ class Pausing:
     """The record of the job that paused the scope."""
     row: EventRow
     was_known: bool
-    """Whether it was known how the scope stood."""
+    """Whether the state of the scope was known."""
     before_ms: int | None
-    """Unix ms at which an earlier pause ends; None without one."""
+    """Unix ms at which an earlier pause ends; None: there was no earlier pause."""
     is_probe: bool
     failed: list[int]
-    """Unix ms of the failures before, and of those in the call."""
+    """Unix ms of the failures that count: those before the call, and those in the call."""
     since_ms: int
     """Unix ms since which all failures are known."""
     limit: Limit | None = None
@@ -55,9 +56,9 @@ class Breakers:
 
     def __init__(self) -> None:
         self.until: dict[str, int] = {}
-        """Unix ms at which the pause of a scope ends. A scope stays here until a probe opens it."""
+        """By scope: Unix ms at which its pause ends. A scope stays here until a probe or an operator opens it."""
         self.probes: dict[str, object] = {}
-        """The record of the job that is the probe of a scope."""
+        """By scope: the record of the job that is the probe."""
         self.failed: dict[str, list[int]] = {}
         """Unix ms of the failures in an open scope."""
         self.pausing: list[Pausing] = []
@@ -70,9 +71,10 @@ class Breakers:
         """By scope: Unix ms since which all its failures are known."""
         self._unknown: set[str] = set()
         self._unsure: set[str] = set()
-        """Paused scopes that were unknown before: a job that is not known may be the probe."""
+        """Paused scopes that were unknown before their pause. An unknown job may be the probe of such a scope."""
         self._witnesses: dict[str, object] = {}
-        """The record of a job that was claimed in an unknown scope. If it succeeds, the scope is open."""
+        """By unknown scope: the record of a job that was claimed in the scope. If the job succeeds, the scope is
+        open."""
         self.forget()
 
     def forget(self, *, is_new: bool = False) -> None:
@@ -147,8 +149,9 @@ class Breakers:
     def succeed(
         self, scopes: tuple[tuple[str, Limit], ...], record: object, at_ms: int
     ) -> Iterator[str]:
-        """Apply the success of a job: that of a probe opens its scope, unless another pause has begun meanwhile."""
-        # Without the job's claim, any unsure scope may be its own.
+        """Apply the success of a job. The success of a probe opens its scope, unless another pause has begun
+        meanwhile."""
+        # If the log lacks the job's claim, each unsure scope may be a scope of the job.
         for scope in [s for s, _ in scopes] or [*self._unsure]:
             if scope in self._unsure and self.until.get(scope, 0) <= at_ms:
                 self._lose(scope)
@@ -165,10 +168,10 @@ class Breakers:
         facts: Mapping[str, Any],
         at_ms: int,
     ) -> Iterator[str]:
-        """Apply a failure, and yield a sentence for each scope that it pauses or does not pause wrongly.
+        """Apply a failure. Yield a sentence for each scope that the failure wrongly paused, or wrongly did not pause.
 
-        ``scopes`` are the breakers of the job, with their limits in force; None: not known. ``facts`` are those of the
-        event.
+        ``scopes`` are the breakers of the job, each with its limit in force; None: the limit is not known. ``facts``
+        are the facts of the event.
         """
         if str(facts.get("reason", "")).startswith(_GIVEN_UP):
             return
@@ -211,13 +214,14 @@ class Breakers:
             self.pause(scope, at_ms)
 
     def end(self, record: object, how: str) -> Iterator[str]:
-        """Yield a sentence if a job ends its claim other than a handler does that pauses a scope."""
+        """Yield a sentence if the handler of a claim paused a scope, and the claim ends in this way. Such a handler
+        must give its job back."""
         if self.handled and (scope := self.handled.pop(record, None)) is not None:
             yield f"{how}, and its claim paused {scope}: a handler that pauses a scope gives its job back"
 
     def finish_call(self, row: EventRow) -> Iterator[tuple[EventRow, str]]:
-        """Judge the pauses of a call if ``row``, the first of the next entry, is not of this call. Yield the row and a
-        sentence for each pause that too few failures began.
+        """Judge the pauses of a call if ``row``, the first row of the next entry, belongs to another call. Yield the
+        row of the pause and a sentence for each wrong pause: after too few failures, or by a handler for too long.
         """
         first = self.pausing[0].row
         if row[4] in _FAILURES and (row[5], row[8]) == (first[5], first[8]):
@@ -243,7 +247,7 @@ class Breakers:
         self.pausing.clear()
 
     def release(self, scopes: tuple[tuple[str, Limit], ...], record: object) -> None:
-        """Apply the end of a claim: if it was a probe's, the next job of the scope is the probe."""
+        """Apply the end of a claim. If the claim was the probe's, the next job of the scope is the probe."""
         for scope, _ in scopes:
             for states in (self.probes, self._witnesses):
                 if states.get(scope) is record:
@@ -310,6 +314,6 @@ def _read(limit: str | None) -> Limit | None:
 
 
 def _excepted(error: Any) -> list[str]:
-    """Return the families that an error names as those of breakers that do not count it."""
+    """Return the families of the breakers that do not count an error, as the error names them."""
     said = error.get("excepted") if isinstance(error, dict) else None
     return said.split() if isinstance(said, str) else []

@@ -267,7 +267,7 @@ class Holders:
         return None if text is None else Limit.parse(text)
 
     def spent(self) -> Iterator[tuple[str, Spent]]:
-        """Yield (scope, value) of each rate that was in use or paused, as the key ``rates`` would have them."""
+        """Yield (scope, value) of each rate that was in use or paused, as the key ``rates`` would have the value."""
         for scope in {*self._rates, *self._paused}:
             arrival_us, most, window_ms, burst, rest = self._rates.get(scope, (0, 0, 0, 0, 0))
             limit = Limit(most, window_ms, burst) if most else self.limit_of(scope)
@@ -278,10 +278,10 @@ class Holders:
     def fail(
         self, record: object, scopes: Collection[str] | None, facts: Mapping[str, Any], at_ms: int
     ) -> Iterator[str]:
-        """Tell the breakers of a job that it failed, and yield a sentence for each fault.
+        """Apply a failure to the breakers of the job, and yield a sentence for each fault.
 
-        ``scopes`` are those of its breakers; None: not known. The limits are those in force; of those that are not
-        known, those of the last claim.
+        ``scopes`` are the scopes of the job's breakers; None: not known. Each scope is judged by its limit in force. If
+        that limit is not known, the scope is judged by the limit that the job's last claim named.
         """
         if scopes is None:
             self.breakers.doubt(at_ms)

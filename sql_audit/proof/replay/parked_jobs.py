@@ -63,7 +63,7 @@ def send(row: EventRow, record: Record) -> Iterator[Fault]:
 def _is_moved(row: EventRow, record: Record) -> bool:
     """Return whether the worker of the claim in force has given the job's box another id.
 
-    Redis had lost the box of the claim, and a signal had begun another one. The claim is older than the epoch. Which
+    Redis had lost the box of the claim, and a signal had begun another box. The claim is older than the epoch. Which
     entries and signals the lost box had is not judged.
     """
     is_holder = record.worker is not None and row[8] == record.worker

@@ -177,7 +177,7 @@ class Replay:
             )
 
     def _pass_time(self, row: EventRow) -> None:
-        """Judge what the entry before has left open. ``row`` is the first of the next entry."""
+        """Judge what the entry before has left open. ``row`` is the first row of the next entry."""
         if self._first_row and row[5] < self._first_row[5]:
             self._found.clock_went_back(self._first_row)
             # Redis has moved rates that were used up to the time that its clock shows now.

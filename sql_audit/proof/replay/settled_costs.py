@@ -93,7 +93,8 @@ def judge_pause(
 def judge_end(
     event: Event, row: EventRow, facts: Mapping[str, Any], record: Record, holders: Holders
 ) -> Iterator[Fault]:
-    """Tell the breakers of a job how its claim ends, and yield a fault for each scope that this pauses wrongly."""
+    """Apply the end of a claim to the breakers of the job, and yield a fault for each scope that this end pauses
+    wrongly."""
     if event in _FAILURES:
         for says in holders.fail(record, _breakers_of(record), facts, row[5]):
             yield "I3", says
@@ -105,7 +106,7 @@ def judge_end(
 
 
 def judge_success(row: EventRow, record: Record, holders: Holders) -> Iterator[Fault]:
-    """Tell the breakers of a job that it succeeded, and yield a fault if its handler had paused a scope."""
+    """Apply a success to the breakers of the job, and yield a fault if the job's handler had paused a scope."""
     breakers = holders.breakers
     if breakers.handled or record.listed is None or record.listed.breakers:
         listed = () if record.listed is None else record.listed.breakers
@@ -114,7 +115,7 @@ def judge_success(row: EventRow, record: Record, holders: Holders) -> Iterator[F
 
 
 def _breakers_of(record: Record) -> set[str] | None:
-    """Return the scopes of a job's breakers; None if they are not known.
+    """Return the scopes of a job's breakers; None: not known.
 
     If the log lacks the job's beginning, only the breakers that had a limit at its last claim are returned.
     """

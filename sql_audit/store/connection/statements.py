@@ -53,8 +53,8 @@ LOCKED_CURSOR: Final = CURSOR.add_columns(
 cursor. (On SQLite, the writer has locked the whole database already.)"""
 
 LOCK_CURSORS: Final = "LOCK TABLE mirror_cursor IN EXCLUSIVE MODE"
-"""Waits until no mirror is within a batch on PostgreSQL, and keeps all from locking a cursor until the transaction
-ends."""
+"""Waits, on PostgreSQL, until no mirror is within a batch. After that, no mirror can lock a cursor until the
+transaction ends."""
 
 _NEW_CURSOR = {
     "queue": bindparam("queue"),

@@ -11,7 +11,8 @@ from sql_audit.store.schema.tables import IS_PAUSE, SCOPE_OF_PAUSE, in_dialect
 
 
 def pause_views(dialect: str, readable: Callable[[str], str]) -> dict[str, str]:
-    """Return the statements that create the views, by name. ``readable`` makes an SQL text of a time in Unix ms."""
+    """Return the statements that create the views, by name. ``readable`` returns the SQL that makes a text of a time in
+    Unix ms."""
     if dialect == "sqlite":
         get, error = "json_extract({}.detail, '$.{}')", "json_extract({}.detail, '$.error.{}')"
         window = (

@@ -134,14 +134,14 @@ TICK_NAME: Final = "CASE WHEN LENGTH(job_id) > 19 THEN SUBSTR(job_id, 6, LENGTH(
 index ``job_event_tick`` has this expression."""
 
 IS_PAUSE: Final = "({0}type = 'scope_paused' OR {0}type = 'pause_changed')"
-"""An SQL condition that an event begins or ends the pause of a scope, with a place for the table's name and a dot. The
-indexes of pauses have this condition. SQLite would build an index of an IN list for every row."""
+"""An SQL condition: an event begins or ends the pause of a scope. The condition has a place for the table's name and a
+dot. The indexes of pauses have this condition. SQLite would build an index of an IN list for every row."""
 
 _AFTER_NAME: Final = """SUBSTR({0}detail, INSTR({0}detail, '"scope":"') + 9)"""
 SCOPE_OF_PAUSE: Final = f"SUBSTR({_AFTER_NAME}, 1, ABS(INSTR({_AFTER_NAME}, '\"') - 1))"
-"""An SQL expression: the scope in the detail of an event that begins or ends a pause, with a place for the table's name
-and a dot. It has an answer for any text, so no event keeps the mirror from writing; JSON quotes the marks in other
-values. The index ``job_event_pause_scope`` has this expression. See :func:`in_dialect`."""
+"""An SQL expression for the scope of an event that begins or ends a pause, from the event's detail. The expression has
+a place for the table's name and a dot, and an answer for any text, so no event keeps the mirror from writing. JSON
+quotes the marks in other values. The index ``job_event_pause_scope`` has this expression. See :func:`in_dialect`."""
 
 job_event = _table(
     "job_event",
