@@ -4,9 +4,9 @@ its worker sees the mark when it next extends its leases.
 ONLY has the states, separated by spaces, of the jobs that may be cancelled; empty: any state. A job in another state is
 not changed.
 
-ENDED is how many claims of the job had ended when the caller read which children it has; empty: the caller has not read
-that. If another claim has ended since, the job is not changed: it may have children that the caller does not know. (The
-worker of a claim that is in force knows those that this claim has enqueued.)
+ENDED is how many claims of the job had ended when the caller read the job's children; empty: the caller has not read
+them. If another claim has ended since, the job is not changed, because it may have children that the caller does not
+know. (The worker of a claim that is in force knows the children that the claim has enqueued.)
 
 Transitions: ready -cancelled-> none, scheduled -cancelled-> none, parked -cancelled-> none,
     running -cancel_requested-> cancelling
@@ -27,7 +27,7 @@ if refusal then
 end
 check_keys()
 
---- Return whether a claim of a job has ended since ENDED claims had.
+--- Return whether more claims of a job have ended than ENDED says.
 local function has_run(job, ended)
   return count(job, 'claim') - (is_claimed(job) and 1 or 0) ~= tonumber(ended)
 end

@@ -10,8 +10,8 @@ Each: id fence verdict delay_ms:int reason error
 Uses: call(open_call close_call now) state(count) tries(may_run_again) emit(emit)
     outcomes(end_claims make_ready make_dead write_outcomes) lane_opening(note_end pauses_of_failures)
 Returns: ok {ID scheduled|ready|dead|cancelled|gone|stale}… | epoch. VERDICT is retry or final; REASON is the reason of
-    the death for a final failure; ERROR is a JSON object, whose `excepted` has the families of the breakers of the job
-    that do not count the failure, with spaces between them
+    the death for a final failure; ERROR is a JSON object; its `excepted` has the families of the
+    job's breakers that do not count the failure, joined by spaces
 Invariants: I2, I3, I4 (failures ≤ max_attempts, of a durable job those since its last saved step), I6, I9, I10
 ]]
 

@@ -1,8 +1,8 @@
 --[[ pause: an operator pauses scopes, and resumes them. No job of a paused scope begins; jobs that run already run on.
 A scope must have a rate or a breaker, and only one key can be named, not a family.
 
-MS says how long the pause lasts, from 1; 0 resumes the scope. A pause that is in force and ends later stays as it is:
-`kept`. Debts of a rate outlast pause and resume. After a pause, the jobs of a rate begin one after the other, and a
+MS says how long the pause lasts, from 1; 0 resumes the scope. If a pause that ends later is in force, it stays as it
+is: `kept`. Debts of a rate outlast pause and resume. After a pause, the jobs of a rate begin one after the other, and a
 breaker awaits a probe; a scope that an operator resumes is open at once.
 
 Flags: allow-oom
@@ -13,7 +13,7 @@ Each: scope ms:int
 Uses: call(open_call close_call now) emit(emit_queue) digits(digits) costs(pause unpause) breakers(pause_breaker open_breaker)
     scopes(scope_of await_no_more) lane_opening(reevaluate) lane_write(check_lanes write_lanes)
 Returns: ok {SCOPE paused|kept|resumed|open|unlimited UNTIL}… | refused arguments SCOPE | epoch. UNTIL is when the pause
-    in force ends (Unix ms), else 0. unlimited: the scope has no rate and no breaker with a limit
+    in force ends (Unix ms); 0: no pause is in force. unlimited: the scope has no rate and no breaker with a limit
 Invariants: I3, I5, I10
 ]]
 

@@ -1,18 +1,18 @@
 --[[ save: the holder of a claim saves what steps of durable jobs have returned, or says which steps it begins, or takes what
 its jobs wait for.
 
-An entry is one step, wait or sleep of a job; WHAT is begin or save, wait or sleep, take, or move. The worker numbers a job's entries 1, 2, 3… A new entry has the
-next number; a step that was begun is saved under the number that it has. LIFE is the name of the job's box; a worker
-makes up the life of a job that has no box yet.
+An entry is one step, wait or sleep of a job; WHAT is begin or save, wait or sleep, take, or move. The worker numbers a
+job's entries 1, 2, 3… A new entry has the next number; a step that was begun is saved under the number that it has.
+LIFE is the name of the job's box; a worker makes up the life of a job that has no box yet.
 
 If the entry of a record is in Redis already, begun or saved as the record asks, it is not written again. If Redis has
 fewer entries than the worker knows, because a failover took some, the answer is `behind` and the number of its entries.
 The worker then sends the missing entries again.
 
 A wait (for a signal of its name) and a sleep last until ABOUT: Unix ms, or `+` and ms from now; empty: without end. This is
-fixed when the entry is written first. If a signal waits, the oldest one is taken: its value becomes the entry's, in the
-same write. Else, if the moment is over, the entry is saved without a value. Else the answer is `waits`. A `take` saves a
-wait again that had taken signal ABOUT.
+fixed when the entry is first written. If a signal waits, the oldest one is taken: its value becomes the entry's, in the
+same write. If no signal waits and the moment is over, the entry is saved without a value. Otherwise the answer is
+`waits`. A `take` saves again a wait that had taken signal ABOUT.
 
 A failover may take the box of a claim in force, and a signal may then begin another box. The worker then sends a `move`
 alone, with the LIFE that it knows: the box with the signals gets this name, if it has no entries and at most 1,000
@@ -28,9 +28,9 @@ Tail: what the step returned, JSON, or ! and why it is not kept; its note is the
 Unread: jobs
 Uses: call(open_call close_call) meta(fact) gate(is_log_shut) saving(decide_saves write_saves)
 Returns: ok {PLACE waits|behind|full|conflict|other|gone|stale HAS}… | refused audit_backlog BACKLOG BOUND | with | epoch. PLACE counts the
-    records from 1, and only those that were not carried out are named; HAS is how many entries Redis has; of waits until when, or `-`. full: the job has
-    10,000 entries, or its values have 16 MiB; conflict: the number is another step's; other: the
-    job has a box of another life
+    records from 1, and only those that were not carried out are named; HAS is how many entries Redis has; for waits it
+    is until when the entry waits, or `-`. full: the job has 10,000 entries, or its values have 16 MiB; conflict: the
+    number is another step's; other: the job has a box of another life
 Invariants: I9, I20, I21
 ]]
 

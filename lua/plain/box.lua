@@ -1,9 +1,9 @@
 --[[ box: returns what a durable job has saved, for the holder of its claim. A worker that lost the claim gets nothing:
 if the box is empty by now, the worker would begin the job again.
 
-The answer is empty if the claim is not in force. Else it is the job's life, empty if nothing was saved; the header; and
-entries from FIRST on, at most ENTRIES, and no more of them once they have BYTES. If the values of the whole box have
-fewer bytes, one command reads the page.
+If the claim is not in force, the answer is empty. Otherwise LIFE is the job's life, empty if nothing was saved. HEADER
+follows, and then at most ENTRIES entries from FIRST on. Once the entries have BYTES, no further entry follows. If the
+values of the whole box have fewer bytes, one command reads the page.
 
 Keys: state boxes
 Args: id fence worker first

@@ -33,7 +33,7 @@ local asked, kept_of = {}, {}        -- ids whose results are read, and their li
 local outcomes = #gone > 0 and redis.call('HMGET', results, unpack(gone)) or {}
 for k, kept in ipairs(outcomes) do
   local i = at_of[k]
-  -- A plain search for the word costs a tenth of a pattern that is tried at each place of the line.
+  -- A plain search for the word costs a tenth of what a pattern costs, which is tried at each place of the line.
   local until_at = kept and kept:find(' until=', 1, true)
   local ends = until_at and tonumber(kept:match('^ until=(%d+)', until_at))
   local has_value = kept and kept:find(' bytes=', 1, true)

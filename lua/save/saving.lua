@@ -71,8 +71,8 @@ local function compare(old, what, name)
   return (what == 'begin' or old:sub(size + 2, size + 6) == 'saved') and 'known' or nil
 end
 
---- Add a record to the event `step_saved`: what a step returned, if it is logged; the failures and losses that no longer
---- count, if there are any; and the signal that a wait has taken.
+--- Add a record to the event `step_saved`: what a step returned, if it is logged; the failures and losses that no
+--- longer count, if there are any; and the signal that a wait has taken.
 local function say_saved(box, record, logged, message)
   local base = box.base and '"' .. box.base .. '"'
   if message then
@@ -145,8 +145,8 @@ local function moment(about)
   return value and (ahead == '+' and now + value or value)
 end
 
---- Carry out a record of a wait or a sleep. OLD is the entry as it is, if there is one. Returns nil if the entry is saved
---- now, or was saved before; else why not: it waits, and until when.
+--- Carry out a record of a wait or a sleep. OLD is the entry as it is, if there is one. Returns nil if the entry is
+--- saved now, or was saved before; else why not: it waits, and until when.
 local function await(box, old, record, i)
   local _, fence, life, what, entry, name, about = each(i)
   local field, kind = entry_field(life, entry), what == 'wait' and 'waits' or 'sleeps'
@@ -187,9 +187,9 @@ local function await(box, old, record, i)
   return 'waits', till and digits(till) or '-'
 end
 
---- Give the box of a job another name, if it has only signals: Redis has lost the box LIFE of the claim in force, and a
---- signal has begun another one since then. The log has the signals again, at this moment and without their values. Returns
---- why not, if so.
+--- Give the box of a job the name LIFE, if the box has only signals: Redis has lost the box LIFE of the claim in force,
+--- and a signal has begun another box since then. The log has the signals again, at this moment and without their
+--- values. Returns why the box cannot be moved, else nil.
 local function move_box(i, id, fence, life)
   local line = lines[i]
   local refused = refusal_of(id, line, fence)
@@ -350,5 +350,5 @@ local function write_saves()
   end
   call_many('HSET', boxes, written)
   call_many('HSET', state, rewritten)
-  call_many('HDEL', boxes, taken)   -- last: the list of a signal that was taken before the last one is written, too
+  call_many('HDEL', boxes, taken)   -- last: `written` may also have a list whose last signal this call took
 end

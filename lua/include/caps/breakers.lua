@@ -1,23 +1,25 @@
 --[[ breakers: scopes that pause when a service fails (`ask.host@60s:failures=h1`), and how `rates` keeps them.
 
-The limit of a breaker is `FAILURES/WINDOWms/COOLDOWN`: the failure that is the last of FAILURES within the window pauses
-the scope for the cooldown (ms). Then one job begins, the probe. Its success opens the scope, and its failure pauses it
-again. If it ends in another way, the next job is the probe.
+The limit of a breaker is `FAILURES/WINDOWms/COOLDOWN`. If FAILURES failures come within the window, the last of them
+pauses the scope for the cooldown (ms). Then one job begins, the probe. The probe's success opens the scope, and its
+failure pauses the scope again. If the probe ends in another way, the next job is the probe.
 
-An entry of `rates` is `AT failed=TIMES` while the scope is open, with the times of its failures; `AT until=MS` while it
-is paused, and then until a probe begins; and `AT until=MS probe=ID` while that job's claim is in force. ` by=NAME` is
-last if an operator paused it. AT is Redis' time when the entry was written: if the clock went back, all times of the entry
-are moved back by the same number of ms. A scope without an entry is open.
+A scope without an entry in `rates` is open. Otherwise the entry is:
+- `AT failed=TIMES` while the scope is open: the times of its failures.
+- `AT until=MS` while the scope is paused, and after that until a probe begins.
+- `AT until=MS probe=ID` while the claim of that job, the probe, is in force.
+If an operator paused the scope, ` by=NAME` is last. AT is Redis' time when the entry was written. If the clock went
+back, all times of the entry are moved back by the same number of ms.
 
 Keys: state
 Uses: state(lane_in)
 ]]
 
 local FAILED_MAX = 1000     -- maximum number of failures that an entry has, and that pause a scope
-local LOOK_MS = 5000        -- ms after which a claim looks whether the probe still runs; each end of a claim says so at once
-local KEPT_MS = 86400000    -- ms for which a scope whose pause is over awaits a probe; then it is open again
+local LOOK_MS = 5000        -- ms after which a claim looks whether the probe still runs, if no call noted its end
+local KEPT_MS = 86400000    -- ms for which a scope awaits a probe after its pause; then the scope is open again
 
---- Return whether a scope is that of a breaker.
+--- Return whether a scope belongs to a breaker.
 local function is_breaker(name)
   return name:match('^[^=@]*@[^=:]*:([%w_]+)') == 'failures'
 end
@@ -28,7 +30,7 @@ local function admit_all(scope)
   scope.rate, scope.left = nil, math.huge
 end
 
---- Read an entry into its scope; `text` is false without one.
+--- Read an entry into its scope; `text` is false if there is no entry.
 local function read_breaker(scope, text)
   text = text or ''
   scope.breaker, scope.unit = true, nil
@@ -40,7 +42,7 @@ local function read_breaker(scope, text)
   end
 end
 
---- Return the entry of a scope, and when to forget it (Unix ms); nil if it needs none.
+--- Return the entry of a scope, and when to forget it (Unix ms); nil if the scope needs no entry.
 local function breaker_entry(scope)
   local text = string.format('%.0f', scope.written)
   if scope.paused then
@@ -71,7 +73,7 @@ local function is_claimed_in(name, id)
   return line and line:find(' fence=', 1, true) and ((lane_in(line) or '') .. '+'):find('+' .. name .. '+', 1, true)
 end
 
---- Return whether a job may begin as the probe of a scope that is not open. The scope is awaited if it may not.
+--- Return whether a job may begin as the probe of a scope that is not open. If not, lanes await the scope.
 local function may_probe(scope, at)
   if scope.begun then
     return false
@@ -94,7 +96,8 @@ local function begin_probe(scope, id)
   scope.resumes, scope.awaited = scope.written + LOOK_MS, true
 end
 
---- Pause a scope until a moment (Unix ms), unless a pause is in force that ends later. Returns when its pause ends.
+--- Pause a scope until a moment (Unix ms), unless a pause that ends later is in force. Returns when the pause in force
+--- ends.
 local function pause_breaker(scope, at, till)
   bring_times_forward(scope, at)
   if till > (scope.paused or 0) then

@@ -5,12 +5,14 @@ unit takes to come back. A claim needs room for its cost, but at most for the bu
 burst is claimed when the whole burst is free, and owes the rest.
 
 The value of such a rate in `rates` is `ARRIVAL+REST LIMIT AT`: the arrival time (µs, and parts of a µs), the limit under
-which it was computed, and Redis' time then (Unix ms). So no debt is forgiven: what is in use is counted again under another limit, and is moved if
-the clock went back. A rate without a unit has a number alone, and its arrival time is cut.
+which it was computed, and Redis' time then (Unix ms). So no debt is forgiven: what is in use is counted again under
+another limit, and is moved if the clock went back. A rate without a unit has a number alone, and its arrival time is
+cut.
 
-While a scope is paused, its value ends in ` until=MS`, also that of a rate without a unit: no claim begins before. ` by=NAME`
-follows if an operator paused it. No later pause makes a pause shorter, and no change of the limit ends it: only an
-operator does. After it, nothing of the burst is free but one, so jobs begin one after the other, as fast as the rate.
+While a scope is paused, its value ends in ` until=MS`, also that of a rate without a unit: no claim begins before MS.
+` by=NAME` follows if an operator paused the scope. A later pause never makes a pause shorter, and a change of the limit
+does not end a pause: only an operator does. After a pause, only one of the burst is free, so jobs begin one after the
+other, as fast as the rate.
 ]]
 
 local ARRIVAL_MAX_US = 900000000000000000   -- some 28,000 years; Lua would write a greater number inexactly

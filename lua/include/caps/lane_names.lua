@@ -10,10 +10,10 @@ Uses: scopes(is_counted) breakers(is_breaker) place(padded PLACE_FROM PLACE_UPTO
 
 local LANE_SHAPES = {known = {}, count = 0}
 
---- Return the shape of a lane, from its name: its scopes, in order; `counted`, the scopes among them that have holders,
---- if not all have; `breakers`, those that are breakers; and `key`, the key in a fair queue. No other part of a name is remembered, and only a limited
---- number of shapes: Lua looks up each text that it makes among all texts that it has. Once these are more than the
---- processor's caches hold, the look-up costs more than making a shape again.
+--- Return the shape of a lane, from its name: the lane's scopes, in order. `counted` has the scopes with holders, if
+--- not all scopes have them; `breakers` has the scopes of breakers; `key` is the key in a fair queue. No other part of
+--- a name is remembered, and only a limited number of shapes: Lua looks up each text that it makes among all texts that
+--- it has. Once these are more than the processor's caches hold, the look-up costs more than making a shape again.
 local function shape_of(name)
   local shape = LANE_SHAPES.known[name]
   if shape then

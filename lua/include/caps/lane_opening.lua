@@ -163,14 +163,14 @@ local function note_release(lane_name, id)
   end
 end
 
---- Note how a claim ended that did not succeed, for the breakers of its job. `fence` is that of a failure, else nil;
---- `excepted` are the families of the breakers that do not count it, with spaces between them.
+--- Note, for the breakers of a job, how its claim ended without success. `fence` is the fence of a failure, else nil.
+--- `excepted` has the families of the breakers that do not count the failure, joined by spaces.
 local function note_end(id, fence, excepted)
   is_used = true
   ended_as[id] = {fence, excepted}
 end
 
---- Tell the breakers of these jobs how their claims have ended.
+--- Apply the ends of these jobs' claims to the jobs' breakers.
 local function end_in_breakers(shape, id)
   local ended = ended_as[id]
   for k = 1, #shape.breakers do

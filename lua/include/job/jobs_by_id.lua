@@ -4,10 +4,10 @@ Args: each each_count
 Uses: state(read_line) stored_lines(read_lines)
 ]]
 
---- Call `decide(id, job, i)` for each job of the call's records that Redis has. It returns the job's outcome; if it
---- returns nil, the outcome is the job's state, which `decide` may have changed. It sets the state `gone` for a job
---- that leaves Redis. An id that comes twice has the state that the first record gave it. Returns the answer: ids and
---- outcomes, with `gone` for a job that Redis did not have, or has no longer.
+--- Call `decide(id, job, i)` for each job of the call's records that Redis has. `decide` returns the job's outcome;
+--- nil: the outcome is the job's state, which `decide` may have changed. `decide` sets the state `gone` for a job that
+--- leaves Redis. If an id comes twice, the second record finds the state that the first one left. Returns the answer:
+--- ids and outcomes, with `gone` for a job that Redis did not have, or has no longer.
 local function decide_by_id(decide)
   local ids = {}
   for i = 1, each_count do
