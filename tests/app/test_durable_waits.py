@@ -166,7 +166,7 @@ def test_a_signal_that_begins_a_box_after_a_failover_does_not_repeat_saved_steps
         return key
 
     def lose() -> None:
-        # As a replica that has the claim, and lacks the box, which was begun after the claim.
+        # Redis is now like a replica that has the claim, but lacks the box: the box was begun after the claim.
         line = ask("HGET", keys("state"), handle.id)
         ask("HSET", keys("state"), handle.id, re.sub(r" life=\S+", "", line))
         ask("DEL", keys("boxes"))

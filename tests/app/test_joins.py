@@ -232,7 +232,7 @@ def test_a_cancel_of_many_parents_cancels_each_once_although_the_first_runs_mean
 def test_a_stale_worker_cancels_the_children_that_it_enqueues_after_the_cancel_of_their_parent(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, by: type[BaseException]
 ) -> None:
-    """``by`` is what the handler gets when the worker knows that the lease is lost."""
+    """``by`` is the error that the handler gets once the worker knows that the lease is lost."""
     enqueue, sent = launches._enqueue, list[str]()
     whole = launches.JobSteps._enqueue
 

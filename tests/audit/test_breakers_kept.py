@@ -1,4 +1,4 @@
-"""Breakers and operators' pauses after a baseline of the log and after a restore of lost jobs, and in the proof."""
+"""Breakers and operators' pauses after a baseline of the log, after a restore of lost jobs, and in the proof."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class Fragile:
         self.client.run(claims.fail(QUEUE, "w-1", records))
 
     def begin(self, kind: str) -> None:
-        """Pause the scope by two failures, by one failure and the next, or by an operator."""
+        """Pause the scope by two failures or by an operator. With ``failure``, let only one job fail: the next failure
+        pauses the scope."""
         self.enqueue("a", "b", "c")
         if kind == "operator":
             pauses = self.client.calls.pauses
@@ -64,7 +65,7 @@ class Fragile:
         self.client.run(self.client.calls.pauses.resume(QUEUE, SCOPE, by="ada", why="well"))
 
     def assert_kept(self, kind: str) -> None:
-        """Assert that the scope is paused, or has its failure, as ``begin`` has left it."""
+        """Assert that the scope is still as ``begin`` has left it: paused, or with one failure."""
         if kind == "failure":
             self.fail(claim(self.client, 1), 1_000)
             assert claim(self.client, 3) == {}

@@ -53,8 +53,8 @@ def mirrored(database: Database) -> int:
 def test_a_running_mirror_stops_when_the_schema_is_upgraded(
     also: str, source: StreamSource, valkey_url: str, database: Database, writer: StreamWriter
 ) -> None:
-    """Checks that the mirror ends with the message of a start, also if its statements fail, and that the events which
-    follow the upgrade are mirrored later."""
+    """Checks that the mirror ends with the message of a start, also if its statements fail. The events after the
+    upgrade are mirrored later."""
     refused: list[BaseException] = []
     mine = StreamSource(valkey_url)
 
@@ -93,8 +93,8 @@ def test_an_upgrade_of_the_schema_waits_until_no_mirror_is_within_a_batch(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks that the mirror of the release before writes its batch completely before the upgrade, and none after
-    it."""
+    """Checks that the mirror of the release before writes its batch completely before the upgrade, and no batch after
+    the upgrade."""
     older, newer = migrate.revisions(), tmp_path / "migrations"
     shutil.copytree(migrate._MIGRATIONS, newer)
     (newer / "versions" / "9998_added.py").write_text(

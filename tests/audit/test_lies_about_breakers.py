@@ -72,7 +72,7 @@ def early_first_failure(log: Log) -> None:
 
 
 def missing_pause(log: Log) -> None:
-    """The second failure paused nothing: the entry was another."""
+    """The second failure paused nothing: instead of the pause, the log has another event."""
     row = log.rows("scope_paused")[0]
     fence = json.loads(row["detail"])["fence"]
     said = json.dumps({"fence": fence, "taken": "tokens:1"}, separators=(",", ":"))
@@ -125,7 +125,7 @@ def log(start_redis: Callable[..., RedisServer], database: Database) -> Iterator
 
 @pytest.mark.parametrize("lie", LIES)
 def test_verify_finds_a_lie_about_a_breaker(log: Log, lie: str) -> None:
-    """The chain is computed again, as an attacker with all rights could."""
+    """The test computes the chain again, as an attacker with all rights could."""
     assert verify(log.database).verdict is LogVerdict.HOLDS
     tell, says = LIES[lie]
     tell(log)

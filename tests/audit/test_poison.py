@@ -86,7 +86,7 @@ def test_an_unreadable_entry_is_stored_at_its_position_with_its_bytes(
 def test_the_mirror_logs_a_warning_when_an_entry_goes_to_quarantine(
     writer: StreamWriter, mirror: Mirror, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Checks that the line has the first number, and nothing that the entry carries."""
+    """Checks that the line has the number of the first entry, and nothing that the entry carries."""
     enqueue(writer, "before")
     at = writer.raw(fields("enqueued", ["secret", *ENQUEUED, "too", "many", "fields", "here"]))
     enqueue(writer, "after")

@@ -152,7 +152,7 @@ def test_replay_reports_a_probe_that_excepted_errors_did_not_end(log: MemoryWrit
 
 
 def open_with(log: MemoryWriter, *failed: tuple[str, int]) -> Story:
-    """Let ``a``, ``b`` and ``c`` run, and let some of them fail: pairs of (job, ms)."""
+    """Let ``a``, ``b`` and ``c`` run, and let some of them fail. ``failed`` has pairs of (job, ms)."""
     story = Story(log)
     for job_id in "abc":
         story.claim(job_id, 0)
@@ -175,7 +175,7 @@ def test_replay_reports_a_pause_at_too_few_failures(log: MemoryWriter) -> None:
     assert found.says == f"pauses {SCOPE} at failure 1, and it allows 2"
 
 
-def test_replay_reports_a_pause_that_only_failures_before_the_window_explain(
+def test_replay_reports_a_pause_that_needs_a_failure_from_before_the_window(
     log: MemoryWriter,
 ) -> None:
     forged_pause(open_with(log, ("a", 500)), 60_500, 90_500)
@@ -287,7 +287,7 @@ def test_replay_judges_pauses_of_an_attached_log_once_a_job_succeeded() -> None:
 def test_replay_judges_no_failure_after_the_clock_went_back_during_a_pause(
     log: MemoryWriter,
 ) -> None:
-    """Jobs that began before the pause fail in it, and change nothing."""
+    """Jobs that began before the pause fail during the pause, and change nothing."""
     story = Story(log)
     for job_id in "abcd":
         story.claim(job_id, 2_000)
@@ -326,7 +326,7 @@ def test_replay_accepts_the_end_of_a_probe_that_began_in_an_unknown_scope(
 
 
 def test_replay_judges_no_failure_by_a_limit_that_changed_since_the_claim() -> None:
-    """The log does not have the limit of the key, which an operator takes away."""
+    """The log does not have the limit of the key. An operator removes that limit."""
     log = MemoryWriter()
     log.begin(BEGIN_MS - 10, "attached")
     for job_id in "abcd":

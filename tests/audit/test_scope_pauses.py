@@ -1,4 +1,4 @@
-"""The views of pauses, and the queries of them: who or what paused a scope, and which failures made a breaker do so."""
+"""The views of pauses and their queries: who or what paused a scope, and which failures made a breaker pause it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Story:
             self.fences[job_id] = self.at(ms).jobs("claimed", told, by="w-1")
 
     def fail(self, ms: int, job_id: str, kind: str = "OSError", **more: Any) -> None:
-        """Fail a job. ``more`` are the moment until which this pauses the scope, and the breakers that except it."""
+        """Fail a job. ``more`` says until when the failure pauses the scope, and which breakers except the error."""
         fence = self.fences[job_id]
         if "until" in more:
             paused = [job_id, fence, SCOPE, T0 + more["until"]]
@@ -89,7 +89,8 @@ def failures(database: Database) -> list[tuple[int, str, str]]:
 def test_a_query_names_the_failures_that_paused_a_host(
     story: Story, mirror: Mirror, database: Database
 ) -> None:
-    """Failures before the window, of another host, excepted ones, and those after a pause do not count."""
+    """Four failures do not count: one before the window, one of another host, an excepted one, and one after a
+    pause."""
     story.claim(0, "old", "a", "b", "not-counted", "late")
     story.claim(0, "other", scope="ask.host@60s:failures=h2")
     story.fail(1_000, "old")
@@ -153,7 +154,8 @@ def test_the_view_names_the_operator_the_handler_or_the_failures_behind_a_pause(
 def test_queries_of_pauses_read_no_other_events(
     story: Story, mirror: Mirror, database: Database
 ) -> None:
-    """Checks query plans: pauses are found by their own indexes, and their failures by that of unsuccessful claims."""
+    """Checks query plans: SQL finds pauses by their own indexes, and their failures by the index of unsuccessful
+    claims."""
     story.claim(0, "a", "b")
     story.fail(1, "a")
     story.fail(2, "b", until=30_002)

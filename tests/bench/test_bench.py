@@ -230,7 +230,7 @@ def test_a_table_that_two_documents_contain_is_updated_in_both_documents(
 def test_the_tables_of_queues_in_turn_have_the_spread_of_each_figure(
     figures: dict[str, Any],
 ) -> None:
-    """Checks a run that measured one peer. Figures that the peer lacks are shown as none."""
+    """Checks a run that measured one peer. For a figure that the peer lacks, the tables say `none`."""
     run = {
         **dict.fromkeys(
             ("near_ping_ms", "near_floor_p50_ms", "far_floor_p50_ms", "near_p50_ms"), 0.5

@@ -311,7 +311,7 @@ def test_the_doctor_command_examines_the_other_queues_though_the_field_trimmed_i
 def test_a_command_that_only_reads_refuses_a_queue_of_another_layout(
     words: tuple[str, ...], cli: CommandLine, control: redis.Redis
 ) -> None:
-    """Checks that each command says the one message of an enqueue, and shows nothing of the queue."""
+    """Checks that each command fails with the same message as an enqueue."""
     control.hset(META, "layout", "99")
     refused = cli.line(1, "enqueue", "mail", "send")
 

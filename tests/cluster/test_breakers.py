@@ -80,7 +80,7 @@ async def test_a_breaker_holds_while_the_slot_of_its_queue_moves(
     events = events_of(auditlog.events(database, queue))
     database.close()
     assert (result.verdict, result.violations) == ("holds", [])
-    # Verify forgets how scopes stand when a slot has moved, and the judge does not.
+    # When a slot has moved, verify forgets the states of the scopes. The judge does not forget them.
     found = Judge(runs, {job.id: host for job, host in jobs.items()}, LIMIT).judge(events)
     assert found.problems == []
     assert (found.pauses, found.opened) == (2, 2)

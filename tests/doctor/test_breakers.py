@@ -139,7 +139,7 @@ def test_the_doctor_removes_a_probe_that_does_not_run(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("until", ["{}", "{} by=ada"])
-def test_without_a_log_the_doctor_cuts_only_a_pause_that_no_operator_made(
+def test_without_a_log_the_doctor_reports_a_long_pause_unless_an_operator_made_it(
     seed: Seed, until: str
 ) -> None:
     pause(seed)
@@ -153,7 +153,7 @@ def test_without_a_log_the_doctor_cuts_only_a_pause_that_no_operator_made(
     assert len(found) == ("by=" not in until)
 
 
-def test_the_doctor_opens_a_lane_of_a_paused_scope_that_no_moment_would_open(seed: Seed) -> None:
+def test_the_doctor_mends_a_paused_scope_that_no_event_would_resume(seed: Seed) -> None:
     pause(seed)
     assert seed.claim().jobs == ()
     seed.control.zrem(seed.keys("scheduled"), f"rate|{SCOPE}")
@@ -169,7 +169,7 @@ def test_the_doctor_opens_a_lane_of_a_paused_scope_that_no_moment_would_open(see
 # What the doctor does not report.
 
 
-def test_the_doctor_reports_nothing_of_a_limit_that_was_away_while_a_probe_ran(seed: Seed) -> None:
+def test_the_doctor_reports_nothing_if_a_limit_was_removed_while_a_probe_ran(seed: Seed) -> None:
     claim = probe(seed)
     seed.cap(FAMILY, "none")
     seed.complete(claim)
@@ -180,7 +180,7 @@ def test_the_doctor_reports_nothing_of_a_limit_that_was_away_while_a_probe_ran(s
 
 
 @pytest.mark.parametrize("limit", ["none", "0"])
-def test_the_doctor_reports_nothing_of_failures_whose_limit_was_taken_away(
+def test_the_doctor_reports_nothing_if_the_limit_of_failures_was_removed(
     seed: Seed, limit: str
 ) -> None:
     fail(seed, *seed.claim(2).jobs)
@@ -218,7 +218,7 @@ def test_the_doctor_reads_the_pause_of_an_operator_with_the_longest_name(
     assert look(seed) == []
 
 
-def test_the_doctor_reports_nothing_of_a_probe_that_loses_its_lease(seed: Seed) -> None:
+def test_the_doctor_reports_nothing_if_a_probe_loses_its_lease(seed: Seed) -> None:
     probe(seed)
     seed.advance(120_000)
     seed.claim()

@@ -84,7 +84,7 @@ def test_unique_names_caps_and_kept_results_work_for_jobs_from_an_inbox(app: App
 
 
 def test_breakers_count_the_failures_of_jobs_from_an_inbox(app: App, url: str) -> None:
-    """Checks jobs of an app with the task's code, and of one without it. The second failure pauses the scope."""
+    """Checks jobs of an app with the task's code, and of an app without it. The second failure pauses the scope."""
     engine = create_engine(url)
     with (
         App(app.redis_url, inbox=url) as other,

@@ -313,7 +313,7 @@ def rollback(seed: Seed) -> Scene:
 def save(seed: Seed) -> Scene:
     """Save entries in the boxes of two jobs. The first job has no box yet. Two saves are refused.
 
-    A signal has begun the box of a fourth job. The worker gives it the id of the box that Redis has lost.
+    A signal has begun the box of a fourth job. The worker gives this box the id of the box that Redis has lost.
     """
     a, b, c, d = (seed.running(name) for name in ("h-0", "h-1", "h-2", "h-3"))
     seed.save(b, what="begin", life="1" * 16)

@@ -251,7 +251,7 @@ def test_other_keys_are_not_paused(seed: Seed) -> None:
 
 
 def test_a_job_needs_each_of_its_breakers(seed: Seed) -> None:
-    """A job waits while one of its two breakers is paused, and it is no probe of the other one then."""
+    """While one of its two breakers is paused, a job waits, and does not become the probe of the other breaker."""
     other = "ask.zone@60s:failures"
     seed.cap(FAMILY, f"1/60000ms/{COOLDOWN}")
     seed.cap(other, f"1/60000ms/{2 * COOLDOWN}")
@@ -285,7 +285,8 @@ def _fence(seed: Seed, job_id: str) -> str:
 
 
 def test_a_full_cap_keeps_the_probe_back(seed: Seed) -> None:
-    """A job that its cap refuses is no probe: otherwise the scope would wait for a job that does not run."""
+    """A job that its cap refuses does not become the probe. Otherwise the scope would wait for a job that does not
+    run."""
     seed.cap("tenant", "1")
     seed.cap(FAMILY, f"1/60000ms/{COOLDOWN}")
     seed.enqueue("fails", scopes=[SCOPE])
@@ -336,7 +337,7 @@ def test_a_limit_of_0_stops_the_scope(seed: Seed) -> None:
 
 
 def test_a_probe_whose_end_redis_does_not_know_is_replaced(seed: Seed) -> None:
-    """For example the job was lost in Redis, and restored."""
+    """For example, Redis lost the job, and a restore put it back."""
     open_circuit(seed)
     seed.advance(COOLDOWN)
     (probe,) = claimed(seed)

@@ -192,7 +192,7 @@ def test_a_cause_names_paused_and_probing_scopes_and_the_operator(seed: Seed) ->
 
 
 def test_the_log_names_the_failures_of_a_paused_scope(seed: Seed) -> None:
-    """Checks that a pause in the log counts only if it is the pause that is in force."""
+    """Checks that a cause uses a pause in the log only if that pause is in force."""
     scope = "ask.host@60s:failures=h"
     seed.cap(scope, "1/60000ms/3600000")
     seed.enqueue(seed.job("a", scopes=[scope]))

@@ -1,4 +1,4 @@
-"""The commands and the page say which failures paused a scope, or who did."""
+"""The commands and the page name the failures or the operator that paused a scope."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ async def test_jobs_of_a_failing_host_wait_and_run_once_it_is_well(app: App) -> 
 
 
 async def test_excepted_errors_do_not_count(app: App) -> None:
-    """One breaker excepts the error, and the other one does not."""
+    """One breaker excepts the error, and the other breaker does not."""
 
     @app.task(
         queue=QUEUE,

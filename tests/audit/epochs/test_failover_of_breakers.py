@@ -31,7 +31,7 @@ JOBS: Final = tuple("abcdefgh")
 
 
 class Parted:
-    """A primary whose replica hears no more from a moment on, and takes its place later."""
+    """A primary and its replica. At a moment the replication stops, and later the replica takes the primary's place."""
 
     def __init__(self, start_redis: Callable[..., RedisServer], database: Database) -> None:
         self.pair = Pair(start_redis)
@@ -60,7 +60,7 @@ class Parted:
                 fragile.fail(one) if each == "fail" else complete(fragile.client, one)
 
     def part(self) -> None:
-        """Let the replica have all that the primary has, and no more."""
+        """Let the replica have all that the primary has now, and nothing that the primary gets later."""
         self.pair.follow(self.pair.second, self.pair.first)
         self.pair.promote(self.pair.second)
 
@@ -98,9 +98,10 @@ def standing(fragile: Fragile) -> str:
 
 
 def recover(fragile: Fragile) -> int:
-    """Let time pass, and a worker run one job after the other, until all jobs have ended. Return the number of probes.
+    """Let time pass, and let a worker run one job after the other, until all jobs have ended. Return the number of
+    probes.
 
-    Assert that one job at most is claimed while the scope is not open."""
+    Assert that at most one job is claimed while the scope is not open."""
     probes = 0
     for _ in range(40):
         fragile.clock.advance(LOOK_MS)
@@ -184,7 +185,7 @@ def mirroring(fragile: Fragile) -> Iterator[None]:
         pytest.param(("pause",), ("resume",), "paused", "open", id="resume"),
     ],
 )
-def test_restore_makes_the_change_of_an_operator_again_that_the_replica_did_not_have(
+def test_restore_repeats_an_operators_change_that_the_replica_did_not_have(
     parted: Parted, kept: tuple[str, ...], lost: tuple[str, ...], was: str, wants: str
 ) -> None:
     """Checks that a scope does not stay paused for ever if its resume is lost."""
@@ -214,7 +215,7 @@ def test_restore_makes_the_change_of_an_operator_again_that_the_replica_did_not_
 
 
 @on_valkey
-def test_restore_keeps_what_an_operator_changed_after_the_failover(parted: Parted) -> None:
+def test_restore_keeps_an_operators_change_after_the_failover(parted: Parted) -> None:
     parted.old.enqueue(*JOBS)
     parted.part()
     parted.act(parted.old, "pause")

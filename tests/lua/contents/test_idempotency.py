@@ -475,7 +475,7 @@ def test_random_histories_of_remembered_ids_agree_with_the_model(seed: Seed, num
 
 @LANES
 def test_a_job_is_only_compared_if_no_job_may_wait_in_its_lane(seed: Seed, lane: str) -> None:
-    """The rule is ``rq_core.app.durable.children.NEVER``: a parent that runs again sends children with it."""
+    """The rule is ``rq_core.app.durable.children.NEVER``. A parent that runs again sends children with this rule."""
     enqueue(seed, "known", lane=lane)
     found: list[Any] = []
 

@@ -1,5 +1,6 @@
-"""Services fail and heal in phases while worker processes are killed, suspended and restarted, and Redis, too. No job
-may begin in a pause, and one probe may run at a time. At the end all services are well, and all jobs must succeed."""
+"""Services fail and heal in phases. Meanwhile worker processes are killed, suspended and restarted, and Redis is killed
+and restarted. No job may begin in a pause, and one probe may run at a time. At the end all services are well, and all
+jobs must succeed."""
 
 from __future__ import annotations
 
@@ -28,13 +29,13 @@ from tests.rigs.parks.log import Log
 from tests.rigs.stage import WORKER, Crew, Unit, workers
 
 SHARES: Final = 0.0, 1.0, 1.0, 0.3
-"""The shares of answers that are errors; a service changes from one to another at random."""
+"""The shares of answers that are errors. A service changes from one share to another at random."""
 PHASE_S: Final = 0.3, 4.0
 """The shortest and the longest time (s) between two changes of a service."""
 FIRST_S: Final = 1.5, 4.0
 """The shortest and the longest time (s) for which a service fails at the beginning."""
 WAITING: Final = 15
-"""The number of jobs of each host that wait or run at least, until the end."""
+"""The least number of jobs of each host that wait or run, until the end."""
 TICK_S: Final = 0.05
 FOLLOW_S: Final = 0.5
 HEALED_S: Final = 60.0
@@ -43,8 +44,8 @@ SHOWN: Final = 20
 FAULTS: Final = (
     "host.kill", "host.stop", "redis", "kill", "host.stop", "host.kill", "stop", "leave",
 )  # fmt: skip
-"""The faults, in turn: of the worker that runs the next job of a failing host, which is a probe if the host is paused;
-of any worker; and of Redis."""
+"""The faults, in turn. ``host.…`` strikes the worker that runs the next job of a failing host. That job is a probe if
+the host is paused. ``redis`` strikes Redis, and the other faults strike any worker."""
 
 
 @dataclass
@@ -186,7 +187,8 @@ class Strain:
         return self._draw.choice(fit) if fit else None
 
     def _mark(self, kind: str) -> None:
-        """Let the next handler of a failing host end or suspend its worker. It is a probe if the host is paused."""
+        """Let the next handler of a failing host end or suspend its worker. The handler's job is a probe if the host is
+        paused."""
         ill = [host for host in self._turns if (self._folder / host).read_text() == "1.0"]
         if ill:
             (self._folder / f"{self._draw.choice(ill)}.{kind.removeprefix('host.')}").touch()
@@ -216,7 +218,7 @@ def strain(
     seed: int = 1,
     audit_url: str | None = None,
 ) -> Strained:
-    """Let workers ask services that fail and heal for some seconds, and judge what they did."""
+    """Let workers ask services that fail and heal for some seconds, and judge what the workers did."""
     draw, app = random.Random(seed), hosts.app
     names = [f"h{number}" for number in range(hosts_count)]
     folder = place / "hosts"
@@ -261,7 +263,8 @@ def strain(
 
 
 def events_of(rows: Iterable[dict[str, Any]]) -> Iterator[Event]:
-    """Yield the events of all jobs. A pause has no number of a claim in SQL: it is that of the job's last claim."""
+    """Yield the events of all jobs. SQL has no claim number for a pause, so a pause gets the number of the job's last
+    claim."""
     last: dict[str, int] = {}
     for row in rows:
         if (job := row["job_id"]) is None:

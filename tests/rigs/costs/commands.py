@@ -70,7 +70,7 @@ def strain(
     postgres: bool,
 ) -> None:
     """Let services fail and heal while workers are killed, suspended and restarted, and Redis is restarted. No job may
-    begin in a pause, one probe may run at a time, and at the end all jobs must succeed."""
+    begin in a pause, and one probe may run at a time. At the end all jobs must succeed."""
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(directory())
         audit_url = None

@@ -1,8 +1,8 @@
-"""The tasks of the workers in the proof of breakers: services that fail and heal, and that end a worker when the proof
-says so.
+"""The tasks of the workers in the proof of breakers. They ask services that fail and heal, and end a worker if the
+proof says so.
 
-A file with the name of its host has the share of a service's answers that are errors. A file HOST.kill or
-HOST.stop lets the next handler of this host kill or suspend its worker.
+A file with the name of a host has the share of the host's answers that are errors. A file HOST.kill or HOST.stop lets
+the next handler of this host kill or suspend its worker.
 """
 
 from __future__ import annotations

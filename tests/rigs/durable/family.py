@@ -120,7 +120,7 @@ class History(NamedTuple):
     """The life that a worker knows whose claim has survived a failover."""
     cut: bool = False
     """Whether the parent was cancelled after one run had begun to enqueue children, and before another run did so
-    again. Then nobody knows the queues of the children, and some of them may go on."""
+    again. Then no process knows the queues of the children, and some children may go on."""
     log: Children = ()
     """The children that a failover took, as the log knows them, until ``audit restore`` puts them back."""
 

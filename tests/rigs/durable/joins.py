@@ -239,7 +239,7 @@ class Joins(ParentRuns):
             yield True, self.cancelled(history, operator)
 
     def cancelled(self, history: History, operator: Operator) -> History:
-        """Cancel the parent. The children are cancelled in a later call, if the parent was. If a claim of the parent
+        """Cancel the parent. If the parent was cancelled, a later call cancels the children. If a claim of the parent
         has ended since the operator's read, the operator reads again."""
         parent = history.parent
         asks = not self.has("a cancel does not ask whether a claim ended")

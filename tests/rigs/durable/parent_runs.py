@@ -179,8 +179,8 @@ class ParentRuns(Searched[History]):
                 children = self.changed(children, chosen, ALIVE, "cancelled")
             return None, history._replace(children=children)
         if worker.does == "enqueue":
-            # What has succeeded is remembered. What was cancelled before its first claim is not, so Redis accepts only
-            # children that it did not know when the worker looked.
+            # Redis remembers a child that has succeeded, but not one that was cancelled before its first claim. So
+            # Redis accepts only children that it did not know when the worker looked.
             accepts = worker.found[at] in ("", GONE) or (
                 worker.found[at] == ALIVE and self.has("a child that was alive is accepted")
             )

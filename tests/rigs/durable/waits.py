@@ -44,7 +44,7 @@ class Job(NamedTuple):
     life: int = 0
     """The id of the job's box, or 0 if the job has no box. A worker takes its fence as the id of a new box.
 
-    It is always 0 in a world without a failover, in which no box is lost.
+    The id is always 0 in a world without a failover, in which no box is lost.
     """
 
 
@@ -246,7 +246,8 @@ class Waits(Searched[History]):
             yield from self.take(job, worker, holds=holds)
 
     def mended(self, job: Job, worker: Worker) -> tuple[Job, Worker] | None:
-        """Return the result of a call that brings the job's box to what the worker knows of it; None if it is so."""
+        """Return the result of a call that makes the job's box agree with what the worker knows; None if the box agrees
+        already."""
         if job.life != worker.life:
             return self.of_other_box(job, worker)
         missing = self.missing(job, worker)
@@ -255,7 +256,8 @@ class Waits(Searched[History]):
         return self.put_back(job, worker, missing), worker
 
     def of_other_box(self, job: Job, worker: Worker) -> tuple[Job, Worker]:
-        """Return the result of a save if the job has no box, or another one than the worker knows: a signal began it.
+        """Return the result of a save if the job has no box, or a box that a signal began and that the worker does not
+        know.
 
         A worker that knows no entries loads the box. Any other worker gives the box the id that it knows.
         """

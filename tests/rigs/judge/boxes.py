@@ -130,7 +130,8 @@ class Boxes:
         return box, [f"I20: the box is {life}, and the job has box {known}"] if is_other else []
 
     def _move(self, job_id: str, life: str) -> None:
-        """Give a job's box, which a signal began, the id of the box that Redis had lost. The signals are said again."""
+        """Give a job's box, which a signal began, the id of the box that Redis had lost. The log has the signals
+        again."""
         box = self.box_of(job_id)
         if self.has_lost and box is not None and not box.entries:
             self.lives[job_id] = life

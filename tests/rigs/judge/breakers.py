@@ -89,9 +89,9 @@ class _Scope:
 
 
 def in_order(events: Iterable[Event]) -> Iterator[Event]:
-    """Yield the events with each `scope_paused` directly before the failure that caused it.
+    """Yield the events, with each `scope_paused` directly before the failure that caused the pause.
 
-    A call logs all pauses first, and then the failures of all its jobs. Some of these count before the pause.
+    A call logs all pauses first, and then the failures of all its jobs. Some of these failures count before a pause.
     """
     waiting: dict[Claim, Event] = {}
     for event in events:

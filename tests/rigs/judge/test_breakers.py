@@ -106,7 +106,7 @@ def test_a_probe_that_fails_must_pause_its_scope() -> None:
 
 
 def test_more_failed_runs_than_the_limit_and_those_in_flight_are_reported() -> None:
-    """Checks a run that failed by its line, and whose end the log has as given back."""
+    """Checks a run that failed according to its line, but was given back according to the log."""
     log = [("rolled_back", 105, "c"), *(each for each in LOG if each[2] != "c")]
     log.sort(key=lambda each: each[1])
     log.insert(0, ("claimed", 100, "c"))

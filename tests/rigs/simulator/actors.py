@@ -454,7 +454,7 @@ class Worker(Actor):
         )
 
     def with_failure(self, settlement: Settlement) -> Settlement:
-        """Let the handler of a job with a breaker fail, or pause the scope. It does the same each time."""
+        """Let the handler of a job with a breaker fail, or pause the scope. The handler does the same each time."""
         claim = settlement.claim
         if settlement.verdict != "complete" or settlement.value or durable.moves_of(claim):
             return settlement

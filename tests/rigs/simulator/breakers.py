@@ -61,7 +61,7 @@ def act(client: Client, queue: str, dice: random.Random) -> None:
         return
     stored = client.run(client.calls.caps.stored(queue)).get(FAMILY)
     if stored is None or not stored.limit.window_ms:
-        return  # It has no breaker now.
+        return  # The job has no breaker now.
     if chance < 0.6:
         client.run(client.calls.pauses.pause(queue, scope, for_ms=dice.choice(PAUSES_MS), by="ada"))
     else:
@@ -216,7 +216,7 @@ class Guards:
             scope.failed = recent
 
     def differences(self, rates: Mapping[str, str]) -> list[str]:
-        """Return a sentence for each known scope whose pause in ``rates`` is another than by the log."""
+        """Return a sentence for each known scope whose pause in ``rates`` differs from the log."""
         found = []
         here = self._call or Call(0, "")
         for name, scope in self._scopes.items():
