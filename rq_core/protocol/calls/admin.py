@@ -35,8 +35,8 @@ class Change(NamedTuple):
 class Admin:
     """The calls with which an operator changes jobs and settings.
 
-    One script call changes at most IDS_CHUNK jobs; for more ids, several calls are made. ``slot`` (a call slot and the
-    call's number) is allowed only if all ids fit into one call.
+    One script call changes at most IDS_CHUNK jobs; for more ids, several calls are made. A caller may give a ``slot``
+    (a call slot and the call's number) only if all ids fit into one call.
     """
 
     def __init__(self, delivery: Delivery) -> None:
@@ -199,7 +199,8 @@ def check_why(why: str) -> str:
 
 DELETED: Final = "deleted"
 WAITS: Final = "waits"
-"""The event of the deletion is appended, but the mirror has not committed it yet: call again later."""
+"""The event of the deletion is in the outbox, but the mirror has not committed it yet. The caller must call ``delete``
+again later."""
 ABSENT: Final = "absent"
 """The queue does not exist."""
 
@@ -235,7 +236,8 @@ class Deletion:
         return str(answer.word)
 
     def _strike(self, queue: str) -> Plan[None]:
-        """Remove the queue from the list of queues. A queue that a producer has created again stays on the list."""
+        """Remove a deleted queue from the list of queues. If a producer has created the queue again, add the queue
+        again."""
         listed = queues_key(self._delivery.prefix)
         yield from self._delivery.ask([["SREM", listed, queue]])
         if (yield from self._reads.is_there(queue)):

@@ -24,7 +24,7 @@ from rq_core.protocol.engine.plan import Call, Plan, pairs_of, parse_nothing, pa
 from rq_core.scripts.plain import plain_text
 
 BASELINE_CHUNK: Final = 1_000
-"""Approximate number of jobs whose baselines one call writes. It is also the maximum number of jobs in one event."""
+"""Approximate number of jobs whose baselines one call writes. One event has at most this number of jobs."""
 # The most that `lua/plain/strike.lua` copies.
 STRIKE_ENTRIES_MAX: Final = 20_000
 STRIKE_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -36,14 +36,15 @@ _TARGETS: Final = {
     State.PARKED: State.READY,
     State.DEAD: State.DEAD,
 }
-"""The state into which a job is restored, by its state in the log. A job that was asked to stop is not restored. A
-job that was parked runs again, and parks again if its wait is not over."""
+"""State of a job in the log → state into which the job is restored. A job that was asked to stop is not restored. A job
+that was parked runs again, and parks again if its wait is not over."""
 
 PUT_BACK: Final = frozenset(_TARGETS)
 """The states in the log from which a job is restored."""
 
 _TOLD: Final = tuple(field.name for field in JOB_EVENT_FIELDS[Event.RESTORED])[4:]
-"""The fields of the ``restored`` event that a call passes; the script itself fills the earlier fields."""
+"""The fields of the event ``restored`` that a caller gives to the script. The script itself fills the fields before
+them."""
 
 
 class Restoration(NamedTuple):
@@ -57,14 +58,15 @@ class Restoration(NamedTuple):
     """A line whose meaning depends on the kind.
 
     - restore, missing: the job's new state line, without ``seq``, ``due`` and ``since``.
-    - remove: its present state line.
-    - remember: its line in ``results``.
-    - name: its name, and the instant until which it holds the name.
+    - remove: the job's present state line.
+    - remember: the job's line in ``results``.
+    - name: the job's unique name, and the instant until which the job holds the name.
     - entry, lost: the life of a box, and the numbers of its header.
     """
     detail: str
     """The remaining fields of the event ``restored``, as JSON. For remove: the event with which the job had ended, as
-    JSON. For entry and lost: the name of the box's member, without the box's id (life) before it."""
+    JSON. For entry and lost: the name of a member of the box, for example ``|3`` (entry 3) or ``>2`` (signal 2). The
+    box's id (life) at the beginning of the name is left out."""
     spec: str = ""
 
 
@@ -75,8 +77,8 @@ class Restored(NamedTuple):
     """The value of ``after`` for the next restore."""
     outcomes: dict[str, str]
     """The outcome by id: restored, removed, remembered, named, kept, known, held, gone, or the state of a job that was
-    not changed. For a record that restores a job, ``remembered`` means that the job was not restored: another job of
-    its id has ended after the loss."""
+    not changed. If a record should restore a job and its outcome is ``remembered``, the job was not restored: another
+    job with its id has ended after the loss."""
 
 
 class Audit:
@@ -179,9 +181,10 @@ class Audit:
     ) -> Plan[Restored]:
         """Restore lost jobs from SQL, and remove jobs that are in Redis although SQL has their end. See restore.lua.
 
-        ``records`` are at most BATCH_MAX records. ``after`` identifies the last restore before SQL was read. It is the
-        field ``restored`` of the queue's ``meta``, or ``last`` of the previous :class:`Restored`. Raises
-        RestoredMeanwhile if Redis has carried out another restore since then, AuditBacklogFull, QueueFull.
+        ``records`` are at most BATCH_MAX records. ``after`` identifies the last restore that Redis had carried out
+        before SQL was read. The value is the field ``restored`` of the queue's ``meta``, or ``last`` of the previous
+        :class:`Restored`. Raises RestoredMeanwhile if Redis has carried out another restore since then,
+        AuditBacklogFull, QueueFull.
         """
         args = {"by": check_name("actor", by or self._delivery.name), "why": why, "after": after}
         ids = tuple(check_name("job", record.id) for record in records)
@@ -202,7 +205,7 @@ class Audit:
         return (yield from self._delivery.call(call))
 
     def strike(self, queue: str) -> Plan[None]:
-        """Remove the outbox entries whose numbers are higher than any number that a script assigns. If no other entry
+        """Remove the outbox entries whose numbers are higher than any number that a script assigns. If no entry
         remains, a new epoch begins.
 
         Raises ServerUnsuitable and changes nothing if the remaining entries exceed STRIKE_ENTRIES_MAX entries or
@@ -267,9 +270,10 @@ def entries_again(
     """Return the records that put back a job's lost box. ``entries`` and ``signals`` are the texts of the box, in
     order.
 
-    The entries come last, in order. The last signal comes directly before the entries. So no worker continues the job
-    and no signal changes the box before the last record is written. ``lost`` has the numbers of the signals that their
-    senders must send again.
+    The records of the entries come last, in order. The record of the last signal comes directly before them. With this
+    order, no worker continues the job before the last record is written, and no signal changes the box.
+
+    ``lost`` has the numbers of the signals that their senders must send again.
     """
     texts = (*entries, *signals)
     size = sum(len(text.partition("\n")[2].encode()) for text in texts)
@@ -300,8 +304,8 @@ def remember(job_id: str, until_ms: int, line: str) -> Restoration:
 
 
 def stand_again(job_id: str, name: str, until_ms: int) -> Restoration:
-    """Return the record by which an ended job holds its unique name again, until ``until_ms`` (Unix ms). It is for a
-    name that is held until an instant, even if its job has ended."""
+    """Return the record by which an ended job holds its unique name again, until ``until_ms`` (Unix ms). Use the record
+    for a name that a job holds until an instant, even if the job ends before."""
     line = " ".join(("ended", f"unique={name}", f"stands=until:{until_ms}"))
     return Restoration(job_id, "name", until_ms, line, "null")
 

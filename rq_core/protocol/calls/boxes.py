@@ -15,7 +15,7 @@ BATCH_MAX: Final = 250
 
 
 class Saving(NamedTuple):
-    """One entry that a worker reports: the begin or the result of a step, a wait, or a sleep."""
+    """One entry that a worker reports: the begin of a step, the result of a step, a wait or a sleep."""
 
     id: str
     fence: str

@@ -37,18 +37,18 @@ from rq_core.protocol.reads.reads import Reads
 from rq_core.protocol.reads.steps import Steps, beside, jobs_of, run_steps
 
 ROUNDS_MAX: Final = 3
-"""Maximum number of times that a change goes through the queue. Each time after the first finds jobs that moved while
-the queue was read."""
+"""Maximum number of rounds of a change. In each round, the change goes through the whole queue. The rounds after the
+first find jobs that moved while the queue was read."""
 CHANGED_MAX: Final = 50
 """Maximum number of jobs in one call that changes them: a fifth of a page. Lua's collector frees memory in the middle
-of some calls, which makes these calls several times as long as others."""
+of some calls, so these calls take several times as long as others."""
 PAUSE_S_MAX: Final = 1.0
 """Longest pause after a step, in seconds."""
 PAUSE_STEPS: Final = 1.5
-"""Usual length of a pause, as a multiple of the duration of the step before. With this pause, workers run some 80 % of
-the jobs per second that they run when no change is made."""
+"""Usual length of a pause, as a multiple of the duration of the step before. With this pause, workers run about 80 % as
+many jobs per second as without a change."""
 LIMIT_MAX: Final = 1_000_000_000
-"""Highest limit of changed jobs."""
+"""Highest value of ``BulkChange.limit``, which limits the number of changed jobs."""
 _SAME_MAX: Final = 2**20
 """The factor of ``changed`` in the number of a call (see ``BulkPlace.slot``). At most _SAME_MAX - 1 calls in a row may
 change no job."""
@@ -140,7 +140,7 @@ class BulkPlace:
     """The id of the change: 12 hex digits for the time at which it began (Unix ms), then 4 random hex digits."""
     round: int = 1
     source: int = 0
-    """The position, in the list that ``sources_of`` returns, of the key that is being read."""
+    """The key that is being read: its index in the list that ``sources_of`` returns."""
     at: str = ""
     """The place within the key that is being read."""
     looked: int = 0
@@ -149,7 +149,7 @@ class BulkPlace:
     changed_before: int = 0
     """Number of jobs that were changed before this round."""
     idle: int = 0
-    """Number of the last calls in a row that changed no job."""
+    """Number of calls since the last call that changed a job."""
 
     @property
     def slot(self) -> Slot:
@@ -222,15 +222,15 @@ class JobsChanged:
     looked: int = 0
     """Number of jobs that were read."""
     complete: bool = True
-    """True in a dry run, or if the last reading of the queue found no further job to change. If False, the limit was
+    """True in a dry run, or if the last round through the queue found no further job to change. If False, the limit was
     reached, or producers keep enqueueing jobs that match."""
     damaged: tuple[str, ...] = ()
     """A message for each job that could not be read."""
 
 
 Progress = Callable[[BulkPlace], None]
-"""A function that is called after each step. It may raise an exception to stop the change, which can continue from
-the place later."""
+"""A function that is called with the place after each step. To stop the change, the function may raise an exception.
+The change can continue from this place later."""
 
 
 class Bulk:
@@ -425,7 +425,7 @@ def _came_later(verb: Verb, job: JobState, begun_ms: int) -> bool:
 
 
 def _from_the_beginning(change: Change, begun_ms: int) -> Change:
-    """Return an edit with absolute times in place of relative times. They count from the beginning of the whole change.
+    """Return an edit with absolute times. Its relative times are counted from the beginning of the whole change.
 
     So each call sets the same times, and a repeated edit of a job changes nothing.
     """

@@ -1,5 +1,5 @@
-"""Sets caps, rates and weights of a queue: those that code declares when a worker starts, and the changes of
-operators."""
+"""Sets caps, rates and weights of a queue. A worker declares the limits of its code when it starts; operators change
+limits."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from rq_core.protocol.reads.steps import read_lines
 CHANGES_MAX: Final = 20
 """Maximum number of attempts of one change, if a change by another operator comes first each time."""
 SEEN_MAX: Final = 1_000
-"""Approximate number of state lines that are searched for a task. As many jobs in lists are searched, too, and as many
-outbox entries."""
+"""Approximate number of state lines that are searched for a task's name. The search also reads as many jobs in lists,
+and as many entries of the outbox."""
 DECLARED_WHY: Final = "declared by the app"
 VERSION_MAX: Final = 1_000_000_000
 
@@ -113,8 +113,8 @@ class Caps:
         stored, the outcome is ``conflict``. With -1, versions are not compared.
 
         ``source`` is ``live`` for an operator's change, and ``code`` for a limit that a task declares. A declared limit
-        never replaces a live limit. It also does not replace a limit that code declared after it. In both cases the
-        outcome is ``kept``.
+        never replaces a live limit. It also does not replace a limit that code declared later: an old worker that
+        starts again restores no old limit. In both cases the outcome is ``kept``.
 
         The text ``code`` in place of a limit restores the declared limit. A key for which code declares nothing gets
         the limit of its family. Raises NothingDeclared if neither exists.
@@ -211,8 +211,8 @@ class Caps:
         """Set a live limit, or restore the declared limit.
 
         Without ``version``, a limit that another operator sets meanwhile is read and replaced, in at most CHANGES_MAX
-        attempts. With ``version``, the change is made only if this version is stored. ``declared`` are known families,
-        in addition to those of the queue.
+        attempts. With ``version``, the change is made only if this version is stored. ``declared`` names families that
+        are known besides the families of the queue.
 
         Raises CapConflict if another change came first, InvalidOption, UnknownScope, NothingDeclared.
         """

@@ -20,14 +20,15 @@ from rq_core.protocol.engine.prepared_items import PreparedItems
 ENQUEUE_CHUNK: Final = 250
 """Maximum number of jobs in one enqueue call, so that no call blocks Redis for long (about 3 ms)."""
 LANE_COST: Final = 2
-"""The number of jobs without a lane that take Redis as long as one job with a lane. (A job with a lane takes up to
-three times as long as a job without a lane, if no other job is in its lane.)"""
+"""The cost of a job with a lane. A job without a lane costs 1, and takes Redis half as long. (A job with a lane takes
+up to three times as long as a job without a lane, if no other job is in its lane.)"""
 RULES_COST: Final = 4
-"""The number of rules for full scopes that cost Redis as much as one more job. A call has at most about 1,000 rules."""
+"""Number of rules for full scopes that take Redis as long as one job without a lane. A call has at most about 1,000
+rules."""
 ENQUEUE_CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 _BARE: Final = frozenset({"duplicate", "mismatch"})
-"""Outcomes that consist of the job's id alone, without a scope or another job."""
+"""Outcomes for which a caller gets only the job's id. Other outcomes also name a scope or another job."""
 
 Record = tuple[str, str, str, str, str]
 

@@ -1,8 +1,8 @@
 """The calls about durable jobs and their children.
 
 A cancel or a requeue of a parent also changes those of its children whose ends it still needs, and the children of
-these children. It needs no further end of a child that has succeeded, or whose map had enough successes.
-Handles, the command line, the web page and changes by filter all use these calls.
+these children. A parent no longer needs the end of a child that has succeeded, or of a child in a map that has had
+enough successes. Handles, the command line, the web page and changes by filter all use these calls.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CANCELLED: Final = ("cancelled", "cancelling")
 """The outcomes of a cancelled job."""
 
 MOVED: Final = "moved"
-"""The outcome of a job with a claim that ended after the job's children were read. The job was not changed."""
+"""The outcome of a job that was not changed, because a claim of the job ended after its children were read."""
 
 Verb = Callable[[Sequence[str]], Plan[dict[str, str]]]
 """A change of jobs of one queue, given by their ids. It returns the outcomes by id."""
@@ -88,8 +88,8 @@ class Families:
         """Cancel children that a worker has enqueued after it lost the claim of their parent. Nothing is done unless
         the parent is cancelled or has left Redis: a cancel may then have missed these children.
 
-        ``queue`` and ``job_id`` are those of the parent, and ``children`` has the queue and the id of each child. The
-        children of a parent that goes on belong to its next run.
+        ``queue`` and ``job_id`` are those of the parent, and ``children`` has the queue and the id of each child. Any
+        other parent goes on, and its next run needs its children.
         """
         lines = yield from self._reads.lines(queue, [job_id])
         if lines[job_id] and lines[job_id].partition(" ")[0] != State.CANCELLING:

@@ -40,7 +40,8 @@ class Pauses:
         by: str | None = None,
         why: str = "",
     ) -> Plan[PauseChange]:
-        """Pause a scope for a time in ms, from 1; None: until an operator resumes it. Jobs that run already run on.
+        """Pause a scope for ``for_ms`` milliseconds (at least 1); None: until an operator resumes the scope. Running
+        jobs continue.
 
         If a pause that ends later is in force, that pause stays as it is. Raises InvalidOption if the text is not a
         scope of a rate or a breaker, or if that rate or breaker has no limit.

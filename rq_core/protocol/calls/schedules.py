@@ -103,7 +103,7 @@ class Ticked:
     now_ms: int
     told: dict[str, Told]
     due: dict[str, str]
-    """The entries, by name, of the due schedules that were given to this worker. For 5 s, no other worker gets them."""
+    """The due schedules that Redis has given to this worker: name → entry. For 5 s, no other worker gets them."""
 
 
 def tick(
@@ -194,9 +194,9 @@ class Schedules:
         ``version`` is the version of the schedule that the caller has read (0: none was stored). If another version is
         stored, the outcome is ``conflict``. With -1, versions are not compared.
 
-        ``source`` is ``live`` for an operator's change, and ``code`` for a schedule that a worker declares. Code
-        replaces no rule that an operator set. It brings back neither a rule that it declared earlier nor a schedule
-        that an operator removed. In these cases the outcome is ``kept``.
+        ``source`` is ``live`` for an operator's change, and ``code`` for a schedule that a worker declares. A
+        declaration of code replaces no rule that an operator set. It restores neither a rule that newer code has
+        replaced nor a schedule that an operator has removed. In these cases the outcome is ``kept``.
         """
         changes: dict[str, ScheduleChange] = {}
         of_queue = ((queue, each) for each in declarations)
@@ -246,8 +246,8 @@ class Schedules:
     ) -> Plan[ScheduleChange]:
         """Pause, resume, remove or release a schedule.
 
-        With ``version``, the change is made only if this version is stored. Without it, only a resume compares
-        versions, because its next instant follows from the rule that was read.
+        With ``version``, the change is made only if this version is stored. Without ``version``, only a resume compares
+        versions: it computes the next instant from the rule that was read, so this rule must still be stored.
         """
         check_name("queue", queue)
         check_schedule_name(name)
@@ -273,9 +273,9 @@ class Schedules:
     def restore(
         self, queue: str, lost: Declaration, version: int, last_ms: int, *, by: str, why: str
     ) -> Plan[ScheduleChange]:
-        """Store a schedule again that an operator had set and that Redis has lost. ``version`` and ``last_ms`` (Unix
-        ms) are its last version and instant in the log. The outcome is ``conflict`` if Redis already has the schedule
-        again."""
+        """Store again a schedule that an operator had set and that Redis has lost. ``version`` and ``last_ms`` (Unix
+        ms) are the schedule's last version and last instant in the log. If Redis has the schedule again, the outcome is
+        ``conflict``."""
         name = lost.rule.name
         yield from self._cap_runs(queue, [lost])
         args = self._args("restore", "live", by, why, lost.spec_max)
@@ -301,8 +301,8 @@ class Schedules:
         """Store the cap by which jobs of one schedule run one at a time. Nothing is stored if no declaration needs the
         cap, or if the queue already has it. An operator may change the cap later.
 
-        Raises ServerUnsuitable if the user of Redis may not store caps. The role producer may store schedules, but no
-        caps.
+        Raises ServerUnsuitable if the user of Redis may not store caps. A user with the role producer may store
+        schedules, but no caps.
         """
         if not any(each.rule.overlap in ("queue", "replace") for each in declarations):
             return

@@ -15,7 +15,8 @@ class Show(NamedTuple):
     fence: str
     claim: int
     start: int
-    """The number before the claim's first chunk, from the answer to an earlier call; 0 before the first answer."""
+    """The number of the stream's last chunk before the claim's first chunk. An earlier call's answer has this number; 0
+    before the first answer."""
     kind: Literal["says", "chunk"]
     number: int
     """The number of the report, or of the chunk, within the claim, from 1."""
@@ -25,7 +26,7 @@ class Show(NamedTuple):
 def show_jobs(queue: str, worker: str, records: Sequence[Show]) -> Call[Mapping[str, str]]:
     """Return the call that reports progress and chunks of running jobs.
 
-    Its answer has, by the job's id, the number before the claim's first chunk. For a claim that is not in force, it has
-    ``gone`` or ``stale``.
+    Its answer is job id → number of the stream's last chunk before the claim's first chunk. If the claim is not in
+    force, the answer has ``gone`` or ``stale`` in place of the number.
     """
     return Call("show", queue, {"worker": worker}, parse_pairs, records)

@@ -54,7 +54,7 @@ class Role(NamedTuple):
     does: str
     scripts: tuple[str, ...]
     sends: tuple[str, ...]
-    """Commands that the role sends outside of scripts, without LOOKING, CALLING, ``lists`` and ``inbox``."""
+    """Commands that the role sends outside of scripts, besides those in LOOKING, CALLING, ``lists`` and ``inbox``."""
     reads: tuple[str, ...] = ()
     """Keys that the role reads outside of scripts, and that its scripts do not use."""
     writes: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class Role(NamedTuple):
     lists: tuple[str, ...] = ()
     """Commands that the role may send for the list of queues, but not for other keys."""
     inbox: tuple[str, ...] = ()
-    """Commands that the role may send for one list, but not for other keys: the list of tokens that wake a relay."""
+    """Commands that the role may send for the list of tokens that wake a relay, but not for other keys."""
 
 
 _PRODUCER: Final = ("handshake", "enqueue", "cancel", "edit", "listen", "schedule", "signal")
@@ -198,8 +198,8 @@ def rules(role: str, *, prefix: str = DEFAULT_PREFIX, queue: str = "*") -> list[
 
 
 def _of_shared_key(key: str, commands: tuple[str, ...]) -> list[str]:
-    """Return the rules for a key that all queues share. They form a selector: the role may use this key only with these
-    commands."""
+    """Return the rules for a key that all queues share. The rules form a selector: they allow the role to send these
+    commands for this key."""
     if not commands:
         return []
     mark = "%R~" if commands == ("smembers",) else "~"
@@ -228,7 +228,7 @@ _OF_KEYS: Final = frozenset({"exists", "unlink"})
 
 
 def lacking_keys(commands: Iterable[Sequence[Any]]) -> Plan[list[str]]:
-    """Return the keys of these plain commands that the user may not use, as ACL rules."""
+    """Return those keys of plain commands that the user may not use, as ACL rules."""
     checks = [(f"~{c[1]}", [str(word) for word in c]) for c in commands if len(c) > 1]
     return list(dict.fromkeys((yield from _denied(checks))))
 

@@ -98,8 +98,9 @@ class Delivery:
         self._heads: dict[tuple[str, str], tuple[Any, ...]] = {}
         """Cached beginnings of commands, by script and queue."""
         self._facts: defaultdict[str, set[str]] = defaultdict(set)
-        """By queue, the facts (fields of ``meta``) for which calls carry further keys. If a call lacks the keys of a
-        fact, the script answers ``with`` and the facts. Then this client learns of these facts."""
+        """Queue → its facts (fields of ``meta``) that this client knows. For each fact, the calls to the queue carry
+        further keys. If a call lacks the keys of a fact, the script answers ``with`` and the facts, and this client
+        adds them here."""
         self._floors: dict[str, int] = {}
         self._unlisted: set[str] = set()
         """Queues that this client created, and that are not on the list of queues yet."""
@@ -131,8 +132,8 @@ class Delivery:
         return queue in self._met
 
     def head(self, name: str, queue: str) -> tuple[Any, ...]:
-        """Return the first words of a call's command, with its keys. They name a function, or a script if the server
-        takes no functions."""
+        """Return the first words of a call's command, with its keys. The first words name a function, or a script if
+        the server takes no functions."""
         head = self._heads.get((name, queue))
         if head is None:
             keys = queue_keys(queue, self.prefix)
@@ -227,7 +228,7 @@ class Delivery:
         waiting = list(range(len(calls)))
         first = self.asking.clock() if since is None else since
         lost: set[int] = set()
-        """Indexes of the calls that may have been carried out."""
+        """Indexes of the calls that were sent and may have been carried out although no reply came."""
         attempt = rounds = 0
         while True:
             left = self.asking.left(first, sent=bool(lost)) if rounds else None
@@ -287,7 +288,7 @@ class Delivery:
 
         The first value has, for each unusable queue, the result of the queue's calls: an error, or ``Call.absent`` if
         the queue does not exist. The second value is the error of a handshake that got no answer, or None. If ``sent``
-        is false, no call can have been carried out; this error is then raised.
+        is false, no call can have been carried out; the handshake's error is then raised, not returned.
         """
         unusable: dict[str, Any] = {}
         for queue in sorted(queues):
@@ -382,7 +383,8 @@ class Delivery:
         return all(each is None for each in found)
 
     def set_floor(self, queue: str, epoch: int) -> None:
-        """Make every epoch that this client starts later greater than ``epoch``, the last epoch in SQL."""
+        """Set a lower bound: each epoch of the queue that this client starts from now on is above ``epoch``, the last
+        epoch in SQL."""
         self._floors[queue] = epoch + 1
 
     def handshake(self, queue: str) -> Plan[Handshake]:
@@ -414,8 +416,8 @@ class Delivery:
         """Add the queue to the list of queues. A full server may refuse this. Raises QueueFull if it refuses and the
         queue is not on the list.
 
-        In a cluster the list may be on another shard. An existing queue was listed by its creator, so its handshake
-        waits at most 1 s (LISTING) for that shard.
+        In a cluster the list may be on another shard. The client that created a queue has put it on the list. So a
+        handshake with an existing queue waits at most 1 s (LISTING) for that shard.
         """
         listed = queues_key(self.prefix)
         if not new:

@@ -128,8 +128,8 @@ class Asking:
             attempt += 1
 
     def ask_each(self, commands: list[list[Any]]) -> Plan[list[Any]]:
-        """Send plain reads in one round trip. A read that fails has its error in the place of its reply, so that the
-        successful reads have replies.
+        """Send plain reads in one round trip, and repeat this while a read gets no answer and patience is left. If a
+        read fails, its error takes the place of its reply. The replies to the other reads are returned.
 
         If all reads fail, ServerUnavailable or ServerUnsuitable is raised. Nothing is raised if each read failed
         because its key has the wrong type.
@@ -187,7 +187,8 @@ def _mended(why: str, url: str) -> str:
 
 
 def _other_scheme(url: str) -> str:
-    """Return the beginning of a URL with the opposite choice of TLS, for example ``rediss://`` for ``redis://``."""
+    """Return the scheme that a URL should have: with TLS if the URL has none, without TLS otherwise. For example,
+    return ``rediss://`` for a URL with ``redis://``."""
     scheme = url.partition("://")[0]
     tls = scheme.startswith("rediss")
     return f"{scheme.replace('rediss', 'redis', 1) if tls else scheme.replace('redis', 'rediss', 1)}://"

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FORCE_VARIABLE: Final = "RQ_CORE_FORCE"
-"""An environment variable. If it has a value other than 0, this process and its children refuse a server only for a
-reason that an operator may not overrule. (An empty value counts as 0.)"""
+"""The environment variable by which an operator overrules refusals of a server. If the value is neither 0 nor empty,
+this process and its children refuse a server only for a reason that cannot be overruled."""
 PROMOTION_WAIT_S: Final = 3.0
 """Seconds to wait for a replica to become the primary, since a failover may be under way."""
 NEEDED: Final = "install Redis 7.0 or newer, or Valkey 7.2 or newer, or use embedded://"

@@ -133,16 +133,16 @@ class BoxReads(QueueReader):
     def lives(
         self, queue: str, ids: Sequence[str], only: State | None = None
     ) -> Plan[dict[str, str]]:
-        """Return the names (lives) of the boxes of these jobs, by the job's id. Jobs without a box are left out. With
-        ``only``, jobs in other states are left out, too."""
+        """Return job id → name (life) of the job's box. Jobs without a box are left out. With ``only``, jobs in other
+        states are left out, too."""
         lines = yield from self.lines(queue, ids)
         return _lives_in({i: line for i, line in lines.items() if only in (None, _state(line))})
 
     def lives_and_ends(
         self, queue: str, ids: Sequence[str]
     ) -> Plan[tuple[dict[str, str], dict[str, int]]]:
-        """Return the names (lives) of the boxes of these jobs, and how many claims of each job have ended, both by the
-        job's id."""
+        """Return two mappings: job id → name (life) of the job's box, and job id → number of the job's ended claims.
+        The first one lacks jobs without a box."""
         lines = yield from self.lines(queue, ids)
         ended = {}
         for job_id, line in lines.items():
@@ -152,8 +152,8 @@ class BoxReads(QueueReader):
         return _lives_in(lines), ended
 
     def lines(self, queue: str, ids: Sequence[str]) -> Plan[dict[str, str]]:
-        """Return the jobs' lines in the key ``state``, by the job's id. A job without such a line has an empty text: it
-        has never been claimed, and has no box."""
+        """Return job id → the job's line in the key ``state``; an empty text if there is no line. A job without such a
+        line has no box: Redis does not have the job, or the job has never been claimed."""
         state = self._keys(queue)("state")
         found: dict[str, str] = {}
         for first in range(0, len(ids), PAGE):
@@ -196,7 +196,7 @@ class BoxReads(QueueReader):
     def _entries(
         self, boxes: str, queue: str, life: str, last: int
     ) -> Plan[tuple[BoxHeader | None, dict[int, StepEntry]]]:
-        """Return the header of a box, and its last entries by number: at most ``last``."""
+        """Return the header of a box, and at most ``last`` of its entries: the newest ones, by number."""
         (text,) = yield from self._delivery.ask([["HGET", boxes, life]], queue)
         header = header_in(text)
         count = header.entries if header else 0
@@ -213,7 +213,7 @@ class BoxReads(QueueReader):
     def _kept_signals(
         self, boxes: str, queue: str, life: str, header: BoxHeader | None, last: int
     ) -> Plan[dict[int, Signal]]:
-        """Return, by number, the signals that no wait has taken, among the last ``last`` signals of a box."""
+        """Read the last ``last`` signals of a box. Return those that no wait has taken, by number."""
         count = header.signals if header else 0
         found: dict[int, Signal] = {}
         for first in range(max(0, count - last) + 1, count + 1, PAGE):

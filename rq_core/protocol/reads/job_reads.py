@@ -45,7 +45,7 @@ _STEPS: Final = frozenset(
         Event.RESTORED,
     }
 )
-"""Events after which a job runs, or waits for a new reason."""
+"""Events of a job after which an earlier rollback is no longer the reason why the job waits."""
 
 
 class GivenBack(NamedTuple):
@@ -65,7 +65,8 @@ class JobList:
     more: bool
     """True if the queue may have further jobs that match, beyond the limit."""
     cut: bool
-    """True if the read stopped at its maximum number of members (by default MEMBERS_MAX); there may be others."""
+    """True if the read stopped at its maximum number of members (by default MEMBERS_MAX). The queue may have further
+    jobs that match."""
     damaged: tuple[str, ...] = ()
     """A message for each job that cannot be read."""
     total: int = 0
@@ -121,9 +122,10 @@ class JobReads(QueueReader):
         With ``which``, only jobs that match this filter at the time ``now_ms`` (Unix ms) are returned. At most
         ``members`` members of keys are read (default: MEMBERS_MAX).
 
-        Running jobs are ordered by the expiry of their lease, ready jobs by list and then by lane. Scheduled jobs are
-        ordered by due time, and parked jobs by the time at which they parked. Dead jobs are ordered by death, newest
-        first. A job that changes during the read may be missing.
+        Running jobs are ordered by the expiry of their lease. Of the ready jobs, those without a lane come first, by
+        priority, then those in lanes, by lane. Scheduled jobs are ordered by due time, and parked jobs by the time at
+        which they parked. Dead jobs are ordered by death, newest first. A job that changes during the read may be
+        missing.
         """
         keys = self._keys(queue)
 

@@ -58,8 +58,9 @@ TICKS_MAX: Final = 10
 """Maximum number of schedules that are read: the schedules that are due next. A schedule that a worker is serving has a
 later place in this order."""
 BLOCKED_MAX: Final = 4
-"""Maximum number of blocked lanes that each of two reads finds. One read is of all blocked lanes, the other of those
-that wait for a task's cap. For each lane that was found, its age and the number of its jobs are read."""
+"""Maximum number of blocked lanes that one read finds. An overview makes two such reads: one of all blocked lanes, and
+one of the lanes that wait for a task's cap. For each lane found, it also reads the age of the first job, and the number
+of jobs."""
 LIMITS_MAX: Final = 200
 """Approximate number of a queue's stored limits that are read."""
 RATES_MAX: Final = 500
@@ -317,8 +318,8 @@ def _unserved(due: Sequence[JobState], known: KnownTasks) -> Unserved | None:
 
 
 def _limits_of(cursor: Any, stored: Any) -> tuple[dict[str, CapEntry], bool]:
-    """Return the limits that can be read, by name, and whether all stored limits were read. An unreadable limit has no
-    effect."""
+    """Return the readable limits by name. Also return whether these are all stored limits. An unreadable limit is left
+    out."""
     texts, found = pairs_of(stored), {}
     for name, text in texts.items():
         with contextlib.suppress(ValueError, KeyError):
@@ -342,7 +343,8 @@ def _paused(
 
 
 def _without_keys(limits: dict[str, CapEntry], waited_for: set[str]) -> list[str]:
-    """Return the scopes with a limit, without single keys of families. The scopes for which a lane waits come first."""
+    """Return the scopes with a limit: the queue, tasks and families, but no single keys of families. The scopes for
+    which a lane waits come first."""
     waited = waited_for | {family_of(scope) for scope in waited_for}
     plain = [
         name

@@ -1,7 +1,7 @@
 """Reads all jobs of a queue in some states, page by page, for changes of many jobs.
 
 A page begins at a place, which is a text. Other programs may change the queue meanwhile. Then a job may be on two
-pages, but a job that stays in its key is on at least one.
+pages, but a job that stays in its key is on at least one page.
 
 A list is read from the tail to the head, because jobs leave at the head and are added at the tail. A page of a sorted
 set begins after the last member of the page before.
@@ -21,8 +21,8 @@ from rq_core.protocol.reads.steps import Steps
 from rq_core.scripts.plain import plain_text
 
 SKIPPED_MAX: Final = 1_000
-"""Number of entries without a job that the command of ``PagedKey.skipping`` removes from a list before it stops. It may
-remove a few more."""
+"""Number of entries without a job after which the command of ``PagedKey.skipping`` stops. It removes these entries from
+a list, and maybe a few more."""
 _SKIPPED_PAGE: Final = 64
 
 
@@ -56,8 +56,8 @@ class PagedKey:
         return _by_score(keys(self.key), place, count)
 
     def after_change(self, place: str | None, gone: int) -> str | None:
-        """Return the place, corrected after a change: ``gone`` of the jobs before it have left the key. If ``gone`` is
-        wrong, more is read than needed, but no job is skipped."""
+        """Return ``place``, corrected because ``gone`` jobs before it have left the key. If ``gone`` is wrong, the next
+        page reads more members than needed, but skips no job."""
         if not place or self.is_list or self.key == "waiting":
             return place
         found = _Place.parse(place)

@@ -37,8 +37,8 @@ class ScopeLoad:
 
     @property
     def full(self) -> bool:
-        """Return whether no job of the scope can be claimed now. For a family or a rate: whether a lane waits for one
-        of its keys."""
+        """Return whether no job of the scope can be claimed now. A family counts as full if a lane waits for one of its
+        keys, and a rate if a lane waits for it."""
         if self.is_family or is_rate(self.scope):
             return self.blocked_lanes > 0
         return self.limit.most is not None and self.holders >= self.limit.most
@@ -116,8 +116,8 @@ class QueueOverview:
     """Ms since a worker last asked for jobs or extended a lease, to within a tenth of a lease; None: no worker has done
     so yet."""
     ends_leases_in_ms: int
-    """Ms until a claim call may again end the claims whose leases have expired. It is above 0 after an
-    epoch began, or after workers reconnected after an outage."""
+    """Ms until claims by workers may again end claims with expired leases. The number is above 0 for a while after an
+    epoch began, and after workers reconnected because an outage was over."""
     backlog: int
     """Number of events that wait for the mirror."""
     backlog_bytes: int
@@ -149,7 +149,7 @@ class QueueOverview:
     unserved: Unserved | None = None
     """The jobs that no worker could run, among the scheduled jobs that are due next; None: no such job."""
     schedules: int | None = None
-    """Number of schedules that are on; None: the queue never had one."""
+    """Number of schedules that are on; None: the queue never had a schedule."""
     late_schedule: LateSchedule | None = None
     """The schedule that has been due for the longest time; None: no schedule is due."""
     schedules_missed: int = 0

@@ -33,8 +33,8 @@ class Range(NamedTuple):
 
 
 def of_scope(scope: str, most: int | None = None) -> Range:
-    """Return the range of a scope's members in the keys ``holders`` and ``blocked``. For a family, it has the members
-    of all its scopes."""
+    """Return the range of a scope's members in the keys ``holders`` and ``blocked``. The range of a family has the
+    members of all scopes of the family."""
     if "=" in scope:
         return Range(f"[{scope}|", f"({scope}}}", most)
     return Range(f"[{scope}=", f"({scope}>", most)

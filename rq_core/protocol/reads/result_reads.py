@@ -38,7 +38,7 @@ LATER: Final = "?"
 BYTES_MAX: Final = 1024 * 1024
 """Number of bytes of results after which one poll returns no further result. The last result may exceed this number."""
 _IN_LOG: Final = " audit=full"
-"""The text that a line of ``results`` has if the log, too, has the result."""
+"""A text in a line of ``results``. It means that the log has the result, too."""
 _KEYS: Final = ("meta", "state", "jobs", "outbox", "results", "returned")
 
 
@@ -110,7 +110,7 @@ class FoundEnds(NamedTuple):
     later: list[str]
     """Ids of the jobs that need another poll."""
     told_ms: int
-    """Number of milliseconds after the poll for which scripts publish the ends of the queue's jobs."""
+    """Milliseconds from the poll on for which scripts still publish the ends of the queue's jobs."""
 
 
 def read_ends(queue: str, ids: Sequence[str], reply: Sequence[Any]) -> FoundEnds:

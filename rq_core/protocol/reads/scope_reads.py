@@ -38,10 +38,11 @@ RATES_MAX: Final = 1_000
 AHEAD_MAX: Final = 1_000
 """Maximum number of lanes that are read to count the jobs before a job."""
 LISTED_MAX: Final = PAGE
-"""Maximum number of jobs at the head of each list that are read to count the jobs before a job. Cancelled jobs among
+"""Maximum number of jobs that are read at the head of each list, to count the jobs before a job. Cancelled jobs among
 them are not counted."""
 PLACE_MAX: Final = 100_000
-"""Maximum number of entries of a list that are compared to find a job's place: Redis does nothing else meanwhile."""
+"""Maximum number of entries of a list that Redis compares to find a job's place in the list. Meanwhile, Redis does
+nothing else."""
 HOLDERS_SHOWN: Final = 5
 NO_LIMIT: Final = Limit(None)
 
@@ -119,17 +120,19 @@ class Standing(NamedTuple):
     now_ms: int | None = None
     """Redis' time at the read of the scope (Unix ms); None: no scope was read."""
     use: ScopeUse = OPEN
-    """How much is in use of the rate for which the job waits, and whether its scope is paused or probing."""
+    """If the job waits for a rate or a breaker: how much of the rate is in use, and whether the scope is paused or
+    probing."""
     pause: Mapping[str, Any] | None = None
-    """The audit log's document of that scope's pause in force; None: the log has none, or was not read."""
+    """The audit log's document of the pause in force, if the scope that the job waits for is paused; None: the log has
+    none, or was not read."""
 
 
 class ScopeReads(QueueReader):
     """Reads the scopes of a queue: their limits, their holders and the jobs that wait for them."""
 
     def caps(self, queue: str, limit: int, *, lanes: int = LANES_MAX) -> Plan[list[ScopeStatus]]:
-        """Return the scopes of a queue: first those with a limit of their own, then keys with waiting jobs or holders,
-        then the weights of a fair queue.
+        """Return the scopes of a queue: first scopes with a limit of their own, then paused scopes and breakers with
+        failures, then keys with waiting jobs or holders, then the weights of a fair queue.
 
         At most ``limit`` scopes are returned. Only the jobs of about ``lanes`` blocked lanes are counted as
         ``waiting``; ``partial`` is true if a scope has more lanes. At most about ``lanes`` stored limits are read;
@@ -371,8 +374,8 @@ def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standi
 
 
 def _ahead(keys: QueueKeys, job: JobState, lane: str) -> Steps[tuple[int, bool]]:
-    """Return the number of jobs that may run before ``job``, in all lists and open lanes. Also return whether this
-    number is only a lower bound."""
+    """Return the number of jobs that may run before ``job``: those in the lists and open lanes of its priority and of
+    higher priorities. Also return whether this number is only a lower bound."""
     rank, seq = _rank(job), _seq(job)
     lists = [keys(f"ready:{n}") for n in range(rank + 1)]
     # A lane's place is that of its first job: a lane after this job has no jobs before it.

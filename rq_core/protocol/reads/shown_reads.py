@@ -41,7 +41,8 @@ class StreamPlace(NamedTuple):
     """The place in a stream up to which a reader has read."""
 
     got: int
-    """The number of the last chunk that the reader got. Before its first chunk: the number after which it reads."""
+    """The number of the last chunk that the reader got. If the reader has got no chunk yet: the number after which the
+    reader begins."""
     upto: int
     """The number up to which the reader has looked for chunks."""
     claim: int | None
@@ -55,7 +56,7 @@ class StreamLook(NamedTuple):
 
     chunks: tuple[Chunk, ...]
     place: StreamPlace
-    """The position from which the next look reads."""
+    """The place from which the next look reads."""
     is_over: bool
     """True if the job had ended before the look read the chunks, and the look has read the last one."""
     is_gone: bool

@@ -107,7 +107,8 @@ class _Contained(Generic[T]):
         self.asks: list[Command] | None = []
         """The commands whose answers the read waits for; None: the read has ended."""
         self.found: list[T] = []
-        """The value that the read returned, as the only item; empty if the read returned none."""
+        """The value that the read has returned, as the only item. The list is empty while the read goes on, and after
+        an error."""
         self.why: str | None = None
         """The reason why the queue could not be read; None without an error."""
         self.take(None)
@@ -151,7 +152,8 @@ LONG: Final = 4096
 """Length in bytes from which a value in ``jobs`` is long. A job with a long value always has a line in ``state``."""
 
 _ERRORS_PAGE: Final = 20
-"""Maximum number of jobs in one command for errors: each value is read as a whole, and other clients wait meanwhile."""
+"""Maximum number of jobs whose errors one command reads. Redis reads each job's value as a whole, and other clients
+wait meanwhile."""
 
 
 def lines_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[str | None]]:

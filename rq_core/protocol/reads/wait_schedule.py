@@ -25,8 +25,8 @@ job if the message was lost."""
 TOGETHER_S: Final = 0.02
 """Polls that are due within this number of seconds are made together."""
 TOGETHER_MAX: Final = 2_500
-"""Maximum number of waits in one round of polls. The waits of a round get their results after the round, so that the
-first of many waits are not delayed until the last job is polled."""
+"""Maximum number of waits in one round of polls. The waits of a round get their results when the round is over. So if
+very many clients wait, the first results do not come as late as the last poll."""
 GRAINS: Final = 10
 """The number of equal parts into which a pause is divided. If messages report the end of a job, its polls are due at
 multiples of such a part, so that many waits share a poll."""
@@ -50,8 +50,8 @@ class JobWait:
     def __init__(
         self, queue: str, job_id: str, deadline: float, tell: Callable[[Told], None]
     ) -> None:
-        """Create a wait. It times out at ``deadline``, in seconds. The ``now`` of the methods of Waits is by the same
-        clock."""
+        """Create a wait that times out at ``deadline``. This is a time in seconds, by the same clock as ``now`` in the
+        methods of Waits."""
         self.queue = queue
         self.id = job_id
         self.deadline = deadline

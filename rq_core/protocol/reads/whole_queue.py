@@ -1,9 +1,9 @@
 """Reads all data of a queue: a small queue in one transaction, a large one in pages that do not block the server for
 long.
 
-Pages are read at different moments, and the outbox last. So a job without an event since the first page must agree with
-the log. If members of other jobs differ from the log, they must be read again at one moment
-(:meth:`WholeReads.members`).
+Pages are read at different moments, and the outbox last. A job without an event since the first page has not changed,
+so its members must agree with the log. If a member of another job differs from the log, such members must be read again
+at one moment (:meth:`WholeReads.members`).
 """
 
 from __future__ import annotations
