@@ -207,8 +207,8 @@ def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRe
 def _problem(
     record: JobRecord, entry: Entry, facts: Mapping[str, Any], state: State | None
 ) -> str | None:
-    """Return a message if an event contradicts the record of its job; None if it does not, or if the job's earlier
-    events are unknown. ``state`` is the state to which the event leads."""
+    """Return a message if an event contradicts the record of its job. Return None if the two agree, or if the job's
+    earlier events are unknown. ``state`` is the state to which the event leads."""
     event, fence = entry.event, facts.get("fence")
     if not record.complete or event is Event.BASELINE:
         return None

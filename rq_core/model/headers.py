@@ -16,8 +16,8 @@ from rq_core.errors import InvalidOption
 HEADERS_BYTES_MAX: Final = 2048
 """Maximum number of bytes of all headers of a job together, as JSON."""
 TRACE_HEADER: Final = "rq-core-trace"
-"""The header that says how the spans of a job's claims belong to the span that enqueued the job. ``parent`` and
-``link`` are the caller's choice. With ``first``, the span of the job's first claim may be a child of that span."""
+"""The header that says how the span of a claim belongs to the span that enqueued the job. The caller may choose the
+value ``parent`` or ``link``. With ``first``, the span of the job's first claim may be a child of the enqueuing span."""
 
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 

@@ -23,7 +23,7 @@ KEY_MAX: Final = 1_000
 WINDOW_MS: Final = 86_400_000
 """Default time for which the id of an idempotency key is remembered after the first call, in ms."""
 SAME: Final = "same"
-"""The outcome in the line of an id if calls with this id get the handle of another job."""
+"""The outcome in an id's line if a call with this id gets the handle of another job."""
 _ORDER: Final = (
     "job", "at", "fence", "once", "call", "task", "reason", "value", "audit", "until", "bytes",
 )  # fmt: skip
@@ -70,7 +70,7 @@ class ResultLine(NamedTuple):
     once_ms: int | None
     """Unix ms until which another job of this id is a duplicate; None: no other job of this id is a duplicate."""
     call: str | None
-    """Digest by which calls with this id are compared; None: calls are not compared."""
+    """The digest with which a further call with this id is compared; None: calls are not compared."""
     same_as: str | None
     until_ms: int | None = None
     """Unix ms until which the outcome is kept for clients that wait; None: the outcome is not kept."""
@@ -134,7 +134,8 @@ def with_words(line: str, outcome: str, changes: Mapping[str, str | None]) -> st
 
 
 def read_result(job_id: str, line: str) -> ResultLine:
-    """Parse a line of ``results``. A missing word, or a word that must be a number and is not, becomes None."""
+    """Parse a line of ``results``. A field is None if its word is missing, or if the word must be a number
+    and is not."""
     outcome, fields = line.partition("\n")[0].partition(" ")[0], result_words(line)
     return ResultLine(
         job_id,

@@ -118,7 +118,7 @@ class NewJob(NamedTuple):
     full: str = ""
     """The rules for full scopes (lane_assignment.full_rules); empty: the job waits while a scope is full."""
     spec_max: int = 0
-    """Maximum number of bytes of the job's JSON, arguments included, that the enqueued event keeps; the event omits a
+    """Maximum number of bytes of the job's JSON, arguments included, in the event ``enqueued``. The event omits a
     longer JSON."""
     headers_json: str = ""
     """JSON object of the job's headers (:mod:`rq_core.model.headers`); empty: the job has no headers."""
@@ -128,11 +128,11 @@ class NewJob(NamedTuple):
     """JSON object of the job's deadline, unique name, remembered id, kept result and costs (:func:`ties_of`); empty:
     the job has none of these."""
     name: str = ""
-    """The name of a unique job; empty: the job is not unique. ``ties`` has the rule for the case that another job holds
-    the name."""
+    """The name of a unique job; empty: the job is not unique. ``ties`` says what happens if another job holds the
+    name."""
     call: str = ""
-    """``=``, followed by the digest by which calls with this id are compared (no digest: calls are not compared).
-    Empty: the id is not remembered."""
+    """A ``=`` and a digest: a further call with this id is compared by the digest. A ``=`` alone: calls are not
+    compared. Empty: the id is not remembered."""
 
 
 def ties_of(
@@ -317,8 +317,8 @@ def error_of(value: str) -> JobError | None:
 
 
 def spec_and_wait(value: str, now_ms: int) -> tuple[str, float | None]:
-    r"""Return a job's immutable JSON, and the seconds since the time ``since`` in the line before the JSON. Without
-    this line, the seconds are missing (None).
+    r"""Return a job's immutable JSON, and the seconds for which the job has waited: from the time ``since``, in the
+    line before the JSON, to ``now_ms``. The seconds are None if there is no such line.
 
     >>> spec_and_wait('task=send seq=7 since=1795225746504\n{"task":"send"}', 1795225749004)
     ('{"task":"send"}', 2.5)
@@ -335,10 +335,10 @@ def spec_and_wait(value: str, now_ms: int) -> tuple[str, float | None]:
 
 
 def spec_fault(spec: str, task: str | None, digest: str | None) -> str | None:
-    """Return a message about what is wrong with a job's JSON; None if it is right.
+    """Return a message if something is wrong with a job's JSON; otherwise None.
 
-    The JSON must be readable, name the task ``task``, and have the digest ``digest`` of arguments and timeout. A
-    ``digest`` of None is not compared.
+    The JSON must be readable and name the task ``task``. The digest of its arguments and timeout must be ``digest``;
+    None: the digest is not compared.
     """
     try:
         read = read_spec(spec)

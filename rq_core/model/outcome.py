@@ -45,7 +45,7 @@ _WHY: Final = {
 
 
 def reason_of(missing: str) -> str:
-    """Return the reason why a result is missing, with an explanation if the reason has one."""
+    """Return a phrase for the reason why a result is missing. Some reasons have an explanation."""
     return f"{missing}: {_WHY[missing]}" if missing in _WHY else missing
 
 

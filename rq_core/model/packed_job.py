@@ -55,10 +55,10 @@ _FULL: Final = re.compile(rf"discard\|{SCOPE_PATTERN}(?:\|[0-9]{{1,7}})?")
 _CALL: Final = re.compile(r"=(?:[0-9a-f]{32})?")
 _WORD: Final = re.compile(rf"\S{{1,{WORD_LENGTH_MAX}}}")
 _WORDS: Final = {"unique": ("keep", "replace"), "audit": (FULL,)}
-"""The ties whose values are words, each with the words that a row may have. ``reject`` is not among the words, since
-the producer has continued long before the relay could report the error to it."""
+"""The ties whose values are words, each with the words that are valid in a row. ``reject`` is not valid in a row: when
+the relay could report the error, the producer has long continued."""
 _TRAITS: Final = {field.line: field.kind for field in GIVEN}
-"""The ties that are traits of the job (fields that the event of its enqueue has), each with its kind."""
+"""The ties that are traits of the job, each with its kind. (A trait is a field of the event ``enqueued``.)"""
 _TIES: Final = (
     "expires_in", "expires_at", "window", "after", "most", "remember", "cost", *_TRAITS, *_WORDS,
 )  # fmt: skip

@@ -179,8 +179,8 @@ class AuditQuestions(Protocol):
         ...
 
     def with_id(self, job_id: str, /) -> list[dict[str, Any]]:
-        """Return the ``queue``, ``task``, ``state`` and ``finished_at_ms`` of each job with this id. Several queues may
-        have one."""
+        """Return the ``queue``, ``task``, ``state`` and ``finished_at_ms`` of each job with this id. Jobs in several
+        queues may have the same id."""
         ...
 
     def last_ticks(self, queue: str, /) -> list[dict[str, Any]]:
@@ -400,7 +400,7 @@ class InboxQueue:
     relayed: int
     """Number of rows that became jobs."""
     sent_ms: int | None
-    """Ms since a relay chose the rows that it is sending to Redis now; None: no rows are being sent."""
+    """Ms since the relay chose the rows that it now sends to Redis; None: the relay sends no rows now."""
     damage: str | None = None
     """The reason why these numbers cannot be read; None: they were read."""
 

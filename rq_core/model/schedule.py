@@ -20,9 +20,11 @@ from rq_core.model.limits.scopes import TICK, lane_name, scope, scopes_of
 from rq_core.model.recurrence import NAME_PATTERN, Overlap, Recurrence
 
 TICK_MARK: Final = "tick|"
-"""The member of ``scheduled`` whose score is the time at which the first schedule is due."""
+"""The member of the key ``scheduled`` that represents all schedules. Its score is the next time at which a schedule is
+due."""
 JOB_FIELD: Final = "|job"
-"""The key ``schedules`` has a schedule's job in a field of its own: the schedule's name and this suffix."""
+"""The suffix of a field name in the key ``schedules``. The field with a schedule's name and this suffix has the
+schedule's job."""
 JOB_MAX: Final = 256 * 1024
 """Maximum number of bytes of a schedule's job."""
 _LINE: Final = re.compile(
@@ -121,8 +123,8 @@ def job_of(job: NewJob, rule: Recurrence) -> NewJob:
 
 @lru_cache(maxsize=1024)
 def _ties_under(overlap: Overlap, given: str) -> str | None:
-    """Return a job's ties with those that the rule for overlaps adds; None if the given ties have a deadline that is
-    an instant.
+    """Return a job's ties, with the ties added that the rule for overlaps needs. Return None if the given ties have a
+    deadline at a fixed instant, since a schedule enqueues the job many times.
 
     The result is cached, because one task may have many schedules.
     """

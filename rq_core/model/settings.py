@@ -65,9 +65,12 @@ SETTINGS: Final[dict[str, Setting]] = {
 }
 
 FLAGS: Final = ("paused", "fair")
-"""Fields of ``meta`` that are 0 or 1, and that operators change like settings. If ``fair`` is 1, workers do not
-take the lanes of one priority in the order of the lanes' age, but in the order of the virtual times of the lanes' keys.
-A key's virtual time grows with each claim. It grows more slowly if the key has a higher weight."""
+"""Fields of ``meta`` that are 0 or 1, and that operators change like settings.
+
+If ``fair`` is 0, workers take the lanes of one priority in the order of their age. If it is 1, the lane whose key has
+the lowest virtual time comes first. A key's virtual time grows with each claim, and more slowly if the key has a higher
+weight.
+"""
 
 COUNTERS: Final = (
     "sequence", "last_activity", "backlog_jobs", "backlog_bytes", "fair_clock", "fair_top", "tombstones", "trimmed",
@@ -84,24 +87,24 @@ VALUE_MAX: Final = SECONDS_MAX * 1000
 """The greatest value of a setting: a hundred years in ms, or that number of jobs or bytes."""
 
 SLOT_LIFE_MS: Final = 3_600_000
-"""Maximum ms for which Redis remembers a call slot after the slot's last call; the minimum is five sixths of it. (A
-call slot has the number of a client's last call, so that a repeated call is not carried out twice.)"""
+"""Maximum ms for which Redis remembers a call slot after the last call in the slot. The minimum is five sixths of this
+time. (A call slot has the number of a client's last call, so that a repeated call is not carried out twice.)"""
 
 INBOX_SLOT: Final = "inbox."
-"""The beginning of the names of call slots for calls that may be repeated days later; callers choose the rest of the
-name. (A relay uses such a slot, since the number of its call is stored in the user's database.)"""
+"""The prefix of the names of call slots in which a call may be repeated days later. Callers choose the rest of the
+name. (A relay uses such a slot, since it stores the number of its call in the user's database.)"""
 
 INBOX_SLOT_LIFE_MS: Final = 30 * 86_400_000
 """Time for which a call slot that begins with INBOX_SLOT is remembered, in ms from the slot's first call. A caller
 takes a new slot each day."""
 
 SLOT_ANSWER: Final = "|a"
-"""The suffix of some field names in ``slots``. A field whose name is a call slot's name and this suffix has the answer
-to the slot's last call."""
+"""The suffix of a field name in the key ``slots``. The field with a call slot's name and this suffix has the answer to
+the last call in the slot."""
 
 LISTEN_MS: Final = 60_000
-"""Maximum time, in ms after a client's ``listen`` call, for which scripts publish the ends of jobs. The minimum is half
-of it."""
+"""Maximum ms for which scripts publish the ends of jobs after a client has called ``listen``. The minimum is half of
+it."""
 
 OUTBOX_RING: Final = 1_000
 """Approximate number of entries to which an outbox is trimmed while no mirror is attached."""

@@ -44,8 +44,8 @@ LINE_MAX: Final = 20 * 1024
 """Maximum number of bytes of a state line: 16 KiB for the lane (the longest lane that SQL keeps), and 4 KiB for the
 other fields."""
 TOO_LONG: Final = "too long: "
-"""The beginning of the reply that scripts return in place of a line that is longer than LINE_MAX, so that readers do
-not load the line. The line's size in bytes follows."""
+"""The prefix of a reply about a state line that is longer than LINE_MAX. The line's size in bytes follows. Scripts
+return this reply in place of the line, so that readers need not load the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +128,8 @@ def read_state_lines(
 
 
 def _size_of_long(line: str) -> int:
-    """Return the size in bytes of a line that is longer than LINE_MAX; 0 for a shorter line. In place of the long line,
-    a reply that begins with TOO_LONG may be passed."""
+    """Return the size in bytes of a state line that is longer than LINE_MAX; 0 for a shorter line. ``line`` may also
+    be a reply that begins with TOO_LONG, in place of the long line."""
     if line.startswith(TOO_LONG):
         return int(line.removeprefix(TOO_LONG))
     return len(line) if len(line) > LINE_MAX else 0

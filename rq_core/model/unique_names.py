@@ -25,7 +25,8 @@ from rq_core.model.lib.text import bytes_of, number_in
 NAME_MAX: Final = 200
 """Maximum number of characters of a name. In place of a longer name, a digest is used."""
 _FIELD: Final = "unique|"
-"""The prefix of a name in the fields of ``slots``; the value of such a field is the job that holds the name."""
+"""The prefix of the fields of ``slots`` that are about unique names. The name follows; the field's value is the job
+that holds it."""
 _SAFE: Final = ".:~-_"
 _OTHER: Final = re.compile(
     r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|null|true|false|NaN|-?Infinity|[\[{].*",
@@ -70,8 +71,11 @@ class Stands(NamedTuple):
     held. Both are Unix ms."""
 
     def holds(self, *, dead: bool, claims: int) -> bool:
-        """Return whether a job in Redis holds its name because of its state. ``claims`` is the number of its claims.
-        Returns False for a name that is held until an instant."""
+        """Return whether the state of a job in Redis lets the job hold its name. ``claims`` is the number of the job's
+        claims.
+
+        If the name is held until an instant, the state does not matter, and the result is False.
+        """
         return not dead and (self.how == "done" or (self.how == "claim" and not claims))
 
 

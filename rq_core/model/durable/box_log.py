@@ -18,13 +18,14 @@ BOX_EVENTS: Final = frozenset(
 
 
 Distrust = Callable[[Mapping[str, bool]], Mapping[str, str]]
-"""A function that returns, by job id, why a repair must not use the log's events about the job's box: the log was
-changed. Jobs whose events may be used are left out. The keys of the argument are job ids. A value is True if a repair
-would remove members of the job's box, because the log does not have these members."""
+"""A function that says for which jobs a repair must not use the log's events about the job's box, because the log was
+changed. It returns the reasons by job id; a job whose events may be used is left out. The argument has job ids as keys.
+A value is True if a repair would remove members of the job's box, because the log does not have these members."""
 
 
 def no_distrust(_: Mapping[str, bool]) -> Mapping[str, str]:
-    """Return an empty mapping: no job's events are distrusted. It is used for events in Redis' outbox."""
+    """Return an empty mapping: a repair may use the events about every job's box. This function is for events in
+    Redis' outbox."""
     return {}
 
 
@@ -58,8 +59,8 @@ class LoggedBox:
     """A box, computed from the events of a log. The log may begin later than the box."""
 
     steps: dict[int, StepEntry] = field(default_factory=dict)
-    """The entries by number, each according to the last event about it. An entry has no value here if the log does not
-    have the value."""
+    """The entries by number, each as the last event about the entry describes it. The value of an entry is missing
+    here if the log does not have the value."""
     sizes: dict[int, int | None] = field(default_factory=dict)
     """The number of bytes of each entry's value, by the entry's number; None: the box does not keep a value."""
     signals: dict[int, LoggedSignal] = field(default_factory=dict)
@@ -70,13 +71,13 @@ class LoggedBox:
     is_whole: bool = False
     """True if the log has all events about the box."""
     unknown_since: str | None = None
-    """The reason why an audit database may lack events about the box; None: the database has all of them, or no
-    database was asked."""
+    """The reason why an audit database may lack events about the box. None: the database has all of them, or no audit
+    database was read."""
     also: dict[str, set[str]] = field(default_factory=dict)
-    """Further first lines that a member of the box may have, by the member's name without the box's id (life). Redis
-    may have forgotten an event, and a restore may then have put back what the event had written."""
+    """First lines that a member of the box may also have, by the member's name without the box's id (life). A restore
+    may have written these lines: it puts back what events had written, also if Redis has forgotten the events."""
     perhaps_taken: set[int] = field(default_factory=set)
-    """The numbers of the signals that a wait may have taken, or that may be lost, by the events given to ``allow``."""
+    """The numbers of the signals that a wait may have taken, or that may be lost. ``allow`` collects them."""
 
     @property
     def entries(self) -> int:
@@ -106,8 +107,8 @@ class LoggedBox:
         self.sizes[number] = facts.get("bytes")
 
     def allow(self, event: Event | str, at_ms: int, facts: Mapping[str, Any]) -> None:
-        """Note in ``also`` the further first lines that members of the box may have because of this event. A restore
-        may have written these lines after Redis forgot events about the box."""
+        """Note in ``also`` the first lines that a restore may have written because of this event. A restore may have
+        written them after Redis forgot events about the box."""
         if event == Event.SIGNALLED:
             signal = LoggedSignal(at_ms, facts)
             heads = {str(signal.text(is_taken=True)), signal.text_of_lost()}

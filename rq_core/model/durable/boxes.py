@@ -40,8 +40,8 @@ ENTRIES_MAX: Final = 10_000
 OWN_PREFIX: Final = "rq_core."
 """The beginning of the names of rq-core's own entries."""
 LIFE_ENTRY: Final = f"{OWN_PREFIX}life"
-"""The name of the entry that is begun, and never saved, if the id of the job's box (its life) is needed before the
-first step."""
+"""The name of an entry that is begun and never saved. It is written if the id of the job's box (its life) is needed
+before the first step."""
 MAP_PREFIX: Final = "map:"
 """The beginning of the name of the entry that enqueues the children of a job."""
 UNDO_PREFIX: Final = "undo:"
@@ -55,9 +55,9 @@ KEY_PATTERN: Final = r"[A-Za-z0-9_.:-]{1,128}"
 SIGNALS_MAX: Final = 10_000
 """Maximum number of signals that a job may receive."""
 WAITS_MAX: Final = 64
-"""Maximum number of entries that a parked job waits for."""
+"""Maximum number of entries (waits and sleeps) for which a parked job waits."""
 OVER: Final = "over"
-"""The note of a wait or a sleep that ended at its time, not by a signal."""
+"""The note of a wait or a sleep whose time was over before a signal came."""
 
 _LIFE: Final = re.compile(r"[^|>=]*")
 _HEADER: Final = re.compile(r"job=(\S+) entries=(\d+) bytes=(\d+)(?: mail=(\d+))?")
@@ -92,9 +92,9 @@ class StepEntry(NamedTuple):
     value: str | None = None
     """The value that the step returned, as JSON. None: the value is not kept, or the step was only begun."""
     kind: str = "step"
-    """``wait`` or ``sleep`` while the entry waits; ``step`` for any other entry."""
+    """The kind of the entry: ``wait`` or ``sleep`` while the job waits at the entry, otherwise ``step``."""
     until_ms: int | None = None
-    """The end of the wait (Unix ms); None: the wait has no end, or the entry does not wait."""
+    """Unix ms at which the wait or sleep ends. None: it has no end, or the entry is not a wait or a sleep."""
     message: int | None = None
     """The number of the signal that a wait has taken."""
 
@@ -111,12 +111,12 @@ class Signal(NamedTuple):
 
     name: str
     at_ms: int | None
-    """The time (Unix ms) at which the signal came. None: a wait had taken the signal, Redis lost the signal, and
-    the worker put it back."""
+    """Unix ms at which the signal came. None: Redis lost the signal after a wait had taken it, and the worker put it
+    back."""
     key: str | None
     """The key with which the sender may repeat the signal; None: the signal has no key."""
     value: str | None
-    """The value that the signal brings, as JSON; None: a wait has taken the signal."""
+    """The signal's value, as JSON. None: a wait has taken the signal."""
     digest: str | None = None
     """The digest of the value; None: Redis had lost the signal."""
 

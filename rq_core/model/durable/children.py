@@ -21,11 +21,11 @@ from rq_core.model.keys import is_name
 PARENT_HEADER: Final = "rq-core-parent"
 """The name of the header that names a child's parent."""
 CHILDREN_MAX: Final = 4_000
-"""Maximum number of children of one ``map``. Each child that succeeds takes an entry of its parent's box."""
+"""Maximum number of children of one ``map``. (The box of the parent has an entry for each child that succeeded.)"""
 CHILD_PREFIX: Final = f"{OWN_PREFIX}child."
-"""The beginning of the names of a parent's waits for its children."""
+"""The prefix of the name of a wait with which a parent waits for one child."""
 LAUNCH_PREFIX: Final = f"{OWN_PREFIX}launch."
-"""The beginning of the names of the sleeps of a parent whose children could not be enqueued yet."""
+"""The prefix of the name of a sleep. A parent sleeps if it could not enqueue its children yet."""
 
 ORPHANED: Final = "the parent was cancelled"
 """The reason that the log has if a worker cancels children."""
@@ -54,8 +54,8 @@ class Child(NamedTuple):
     is_saved: bool
     """True if the parent has saved the child's result."""
     is_over: bool = False
-    """True if the parent needs no other end of this child: it has saved the result, or how the children of the map have
-    ended, since enough of them had succeeded."""
+    """True if the parent no longer waits for this child's end. Either it has saved the child's result. Or enough
+    children of the map had succeeded, and the parent has saved how the others ended."""
 
 
 def child_id(life: str, launch: str, index: int) -> str:
@@ -87,7 +87,7 @@ def read_child_wait(name: str) -> tuple[int, int] | None:
 
 
 def launch_name(launch: str) -> str:
-    """Return the name of the entry by which a parent enqueues children."""
+    """Return the name of the entry with which a parent enqueues the children of a ``map`` or ``run``."""
     return f"{MAP_PREFIX}{launch}"
 
 

@@ -13,8 +13,8 @@ import re
 from typing import Final, NamedTuple
 
 TIMES: Final = 10
-"""A durable job dies when its failures, or its lost workers, reach this multiple of the limit, even if it saves a
-step in each run."""
+"""The factor for a durable job that saves a step in each run: the job also dies when all its failures, or all its lost
+workers, reach this multiple of the limit."""
 
 
 class Base(NamedTuple):
@@ -38,9 +38,9 @@ def read_base(text: str | None) -> Base:
 
 
 def is_spent(number: int, before: int, limit: int) -> bool:
-    """Return whether a job dies of its failures (or of its losses). ``number`` counts all of them, and ``before`` those
-    up to its last saved step.
+    """Return whether a job dies because it has failed, or has lost its worker, too often.
 
-    The job dies when ``limit`` of them came after the step, or TIMES * ``limit`` in all.
+    ``number`` is the number of the job's failures (or losses). ``before`` is their number up to the job's last saved
+    step. The job dies if ``limit`` of them came after this step, or if there are TIMES * ``limit`` in all.
     """
     return number - before >= limit or number >= TIMES * limit

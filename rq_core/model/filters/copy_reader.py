@@ -20,8 +20,8 @@ class DiedJobs(NamedTuple):
 
     ids: tuple[str, ...]
     last: frozenset[str]
-    """The jobs of ``ids`` whose last claim is on this page. The last claim of another job is on another page, or does
-    not match."""
+    """The jobs among ``ids`` whose last claim is on this page. The last claim of any other job is on another page, or
+    does not match the filter."""
     next: After | None
     """The place after which the next page begins; None: there are no more jobs."""
 

@@ -147,12 +147,12 @@ class Filter:
 
     @property
     def needs_error(self) -> bool:
-        """Return whether a match depends on the jobs' errors, which must then be read."""
+        """Return whether the filter can be decided only with the jobs' errors. The caller must then read the errors."""
         return self.error is not None
 
     @property
     def needs_spec(self) -> bool:
-        """Return whether a match depends on the jobs' JSON, which must then be read."""
+        """Return whether the filter can be decided only with the jobs' JSON. The caller must then read the JSON."""
         return bool(self.headers or self.args)
 
     @property
@@ -161,7 +161,7 @@ class Filter:
         return self._between_ms
 
     def matches_line(self, job: JobState, now_ms: int) -> bool:
-        """Return whether a job meets all terms that its state line can answer. ``older`` and ``due`` count from
+        """Return whether a job meets all terms that its state line decides. ``older`` and ``due`` count from
         ``now_ms`` (Unix ms)."""
         fields = job.fields
         first, last = self._between_ms

@@ -8,8 +8,7 @@ from typing import Final
 from rq_core.masking import masked
 
 READ_MAX: Final = 200_000
-"""Maximum number of characters of a text that are searched for passwords, since a handler's error may be of any
-length."""
+"""Maximum number of characters that are searched for passwords in one text. (A handler's error may have any length.)"""
 
 
 def bytes_of(text: str) -> bytes:
@@ -50,8 +49,8 @@ def excerpt(text: str, most: int) -> str:
 
 
 def _bounded(text: str) -> str:
-    """Return the beginning and the end of a text, together at most about READ_MAX characters. A word at a cut is
-    removed as a whole, because it may be a password."""
+    """Return the beginning and the end of a text, together at most about READ_MAX characters. If a cut would split a
+    word, the whole word is removed, because it may be a password."""
     if len(text) <= READ_MAX:
         return text
     head, tail = text[: READ_MAX // 2], text[-READ_MAX // 2 :]

@@ -17,8 +17,8 @@ _MISSING: Final = (
 _NO_OFFSET: Final = f"{_ZONE}, not an offset, which does not say when the clock changes"
 _OFFSET: Final = re.compile(r"(?:UTC|GMT)?([+-])(\d\d?)(?::?(\d\d))?|Z", re.IGNORECASE)
 _CONSTANT: Final = {"+": ("Etc/GMT-", 14), "-": ("Etc/GMT+", 12)}
-"""Zones with a constant offset, by the sign of the offset: the beginning of such a zone's name, and the largest offset
-in hours."""
+"""By sign of an offset: the first part of the names of the zones with a constant offset, and their largest offset in
+hours. (Etc/GMT-2 is two hours ahead of UTC.)"""
 
 
 def check_zone(tz: str) -> str:

@@ -23,7 +23,7 @@ _GIVEN_UP: Final = "unknown_"
 
 @dataclass
 class LoggedScope:
-    """A breaker's scope as the log has it. A scope without ``until_ms`` is open."""
+    """A breaker's scope, computed from the log. The scope is open if ``until_ms`` is None."""
 
     until_ms: int | None = None
     by: str | None = None
@@ -45,19 +45,21 @@ class LoggedBreakers:
     """The scopes of breakers after the events that were noted so far."""
 
     def __init__(self, *, may_be_restored: bool = False) -> None:
-        """Begin without events. ``may_be_restored``: a restore may have put back pauses and failures without an
-        event. Then only scopes that are paused are known.
+        """Begin without events.
+
+        ``may_be_restored`` is True if a restore may have put back pauses and failures without an event. Then only the
+        states of paused scopes are known.
         """
         self._may_be_restored = may_be_restored
         self._known: dict[str, LoggedScope] = {}
         self._unknown: set[str] = set()
-        """Scopes and families whose limits have changed."""
+        """The scopes and families whose limits were changed, or whose pauses Redis may have forgotten."""
         self._has_all = False
         """Whether a scope without events is open, because the log begins with the queue."""
         self._at_ms = 0
 
     def forget(self) -> None:
-        """Forget all scopes, since events are missing."""
+        """Forget all scopes, because the log lacks events."""
         self._known.clear()
         self._has_all = False
 
@@ -67,14 +69,15 @@ class LoggedBreakers:
         return self._known.keys()
 
     def of(self, scope: str) -> LoggedScope | None:
-        """Return a scope as the log has it; None: unknown."""
+        """Return a scope as the log shows it; None if its state is unknown."""
         known = self._known.get(scope)
         if known is None and self._has_all and self._unknown.isdisjoint((scope, family_of(scope))):
             return LoggedScope()
         return known
 
     def note(self, entry: Entry, lane_scopes: Callable[[str], Iterable[str] | None]) -> None:
-        """Add an entry. ``lane_scopes`` returns the scopes in a job's lane, by the job's id; None: unknown."""
+        """Apply an entry of the log. ``lane_scopes`` takes a job's id and returns the scopes in the job's lane; None
+        if the lane is unknown."""
         if entry.at_ms < self._at_ms or entry.event is Event.EPOCH_STARTED:
             self.forget()
             is_new = entry.data.get("reason") == "created" and not self._at_ms

@@ -17,11 +17,11 @@ from rq_core.model.limits.limit import PAUSE_MAX_MS, Limit
 from rq_core.model.limits.scopes import unit_of
 
 FAILURES: Final = "failures"
-"""The unit of breakers. No rate with a cost may have it."""
+"""The unit in the names of breakers' scopes. A rate with costs must not have this unit."""
 FAILED_MAX: Final = 1_000
 """Maximum number of failures that pause a scope. ``lua/include/caps/breakers.lua`` has the same number."""
 LOOK_MS: Final = 5_000
-"""Ms after which a claim looks whether a probe still runs."""
+"""Ms after which a claim checks again whether the probe of a scope still runs."""
 KEPT_MS: Final = 86_400_000
 """Ms for which a scope awaits a probe after its pause. Then the scope is open again."""
 
@@ -36,18 +36,18 @@ class BreakerEntry(NamedTuple):
     probe: str | None = None
     """The id of the job that is the probe."""
     failed: tuple[int, ...] = ()
-    """Unix ms of the failures of an open scope."""
+    """Times of the failures in an open scope (Unix ms); empty for a paused scope."""
     by: str | None = None
     """The operator who paused the scope; None: failures or a handler paused it."""
 
     def expires_ms(self, limit: Limit) -> int:
-        """Return the Unix ms at which the entry can be removed."""
+        """Return the time (Unix ms) from which on the entry may be removed."""
         if self.until_ms is None:
             return self.at_ms + (limit.window_ms or 0)
         return max(self.until_ms, self.at_ms) + KEPT_MS
 
     def standing(self, now_ms: int) -> str:
-        """Return whether the scope is ``open``, ``paused`` or ``probing``.
+        """Return the scope's state at ``now_ms`` (Unix ms): ``open``, ``paused`` or ``probing``.
 
         A scope is probing from the end of its pause until a probe succeeds or fails.
         """

@@ -23,7 +23,7 @@ PAUSE_MAX_MS: Final = 86_400_000
 FOREVER_MS: Final = 10**13 - 1
 """The end (Unix ms) of a pause that lasts until an operator resumes the scope."""
 LATEST_MS: Final = 10**15
-"""Unix ms that no arrival time exceeds, as ``lua/include/caps/costs.lua`` has it."""
+"""The greatest arrival time of a rate (Unix ms); ``lua/include/caps/costs.lua`` has the same bound."""
 
 
 DECLARED: Final = "code"
@@ -40,7 +40,7 @@ class Limit(NamedTuple):
     most: int | None
     window_ms: int | None = None
     burst: int = 1
-    """Number of jobs of a rate that may follow each other without a pause."""
+    """Number of jobs, or units, that a rate admits at once, without time between them."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -87,13 +87,14 @@ class Limit(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """The value in the key ``rates`` of a rate that counts a unit or is paused. ``lua/include/caps/costs.lua`` writes
-    it."""
+    """A parsed value of the key ``rates``. A rate has such a value if it counts a unit or was paused.
+    ``lua/include/caps/costs.lua`` writes the value."""
 
     arrival_us: int
     """The theoretical arrival time (Unix µs): until then the rate is in use."""
     rest: int
-    """The fraction of a further µs, as a numerator. The denominator is the limit's ``most``."""
+    """The part of the arrival time below 1 µs, as the numerator of a fraction. The denominator is the limit's
+    ``most``."""
     limit: str
     """The limit under which the arrival time was computed, as text."""
     at_ms: int
@@ -101,16 +102,16 @@ class Spent(NamedTuple):
     paused_ms: int | None = None
     """Unix ms until which the scope is paused; None: the scope is not paused."""
     paused_by: str | None = None
-    """The operator who paused the scope; None: a handler paused it."""
+    """The operator who paused the scope. None: a handler paused it, or it is not paused."""
 
     @classmethod
     def at(cls, arrival_ms: float, limit: Limit) -> Self:
-        """Return the value of a rate if only its arrival time (Unix ms) is known."""
+        """Return the value of a rate of which only the arrival time (Unix ms) is known."""
         return cls(round(arrival_ms * 1000), 0, str(limit), 0)
 
     @property
     def expires_ms(self) -> int:
-        """Unix ms at which the rate is unused again and its pause is over. The value can then be removed."""
+        """Unix ms from which on the rate is not in use and its pause is over. The value may then be removed."""
         from_us = self.arrival_us
         if self.paused_ms is not None:
             limit = Limit.parse(self.limit)
@@ -131,7 +132,7 @@ _SPENT: Final = re.compile(
 
 
 def read_spent(text: str) -> Spent | None:
-    """Parse a value in the key ``rates`` of a rate that counts a unit or is paused; None for any other text."""
+    """Parse a value of the key ``rates`` that has the form of :class:`Spent`; None for any other text."""
     found = _SPENT.fullmatch(text)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Causes of pauses in the audit log: the operator, the handler, or the failures that made a breaker pause a scope."""
+"""Phrases about the cause of a scope's pause, from the audit log: an operator, a handler, or a breaker's failures."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from rq_core.model.limits.use import ScopeUse
 
 NAMED_MAX: Final = 5
-"""Maximum number of failures that a sentence names."""
+"""Maximum number of failures that a phrase about a pause names."""
 
 Pause = Mapping[str, Any]
-"""The document of a pause, as AuditQuestions.pauses returns it."""
+"""A document about one pause, in the form that AuditQuestions.pauses returns."""
 
 
 def pause_of(use: ScopeUse, pause: Pause | None) -> Pause | None:
@@ -28,7 +28,8 @@ def pause_of(use: ScopeUse, pause: Pause | None) -> Pause | None:
 
 
 def cause_says(pause: Pause) -> str:
-    """Return a phrase that names who or what paused a scope, such as *by 2 failures: OSError of job a, …*."""
+    """Return a phrase for the operator, handler or failures that paused a scope, such as *by 2 failures: OSError of
+    job a, …*."""
     if pause["cause"] == "operator":
         return f"by {pause['who']}" + (f": {pause['reason']}" if pause["reason"] else "")
     if pause["cause"] == "handler":

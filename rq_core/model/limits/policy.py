@@ -36,8 +36,8 @@ class ScopeSource(NamedTuple):
     """The scope's cap in the producer's code. While Redis stores no limit for the scope, this cap decides whether the
     scope is full."""
     cost: str = ""
-    """The unit that the rate counts; empty: each job counts as 1. The unit is named after the argument whose value is
-    the cost of a job, or after the function that returns the cost."""
+    """The unit that the rate counts; empty: each job counts as 1. The unit has the name of the argument whose value is
+    a job's cost, or of the function that returns the cost."""
     cost_function: Callable[..., Any] | None = None
     """The function that takes a job's arguments by name and returns the cost."""
     cost_is_computed: bool = False
@@ -67,16 +67,16 @@ class ScopeSource(NamedTuple):
 
 
 NAME_KEY: Final = "unique"
-"""The name under which a producer without the task's code passes, in ``keys``, the value for a job's unique name. With
-the task's code, the function in ``per`` returns this value."""
+"""The key under which a producer without the task's code passes a value in ``keys``: the value for the job's unique
+name. A producer with the code gets this value from the function in ``per``."""
 
 
 class Naming(NamedTuple):
     """The rule for the unique names of a task's jobs. Producers without the task's code can apply it."""
 
     ties: Mapping[str, Any]
-    """Keyword arguments for :func:`rq_core.model.job.ties_of`: the rule for a name that another job holds, and how long
-    a job holds its name."""
+    """Keyword arguments for :func:`rq_core.model.job.ties_of`. They say what happens if another job holds the name,
+    and for how long a job holds its name."""
     arguments: tuple[str, ...] | None = None
     """Names of the arguments whose values are in the name. None: all arguments count, or a function returns the value
     in the name."""
@@ -119,8 +119,8 @@ def families_of(text: str) -> list[str]:
 
 
 def keyless_in(text: str) -> list[str]:
-    """Return the families in a policy that have one scope without a key, which counts all jobs. The list is empty if
-    the policy cannot be read."""
+    """Return the families in a policy that count all jobs in one scope, which has no key. The list is empty if the
+    policy cannot be read."""
     try:
         return [
             str(each["family"])

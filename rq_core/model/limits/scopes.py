@@ -32,7 +32,7 @@ TASK: Final = "task"
 FAIR: Final = "fair"
 WEIGHT: Final = "weight"
 TICK: Final = "tick"
-"""The family of the scopes that allow only one job of a schedule to run at a time."""
+"""The family of the scopes of schedules. Such a scope lets only one job of its schedule run at a time."""
 RESERVED: Final = frozenset({QUEUE, TASK, FAIR, WEIGHT, TICK})
 """Names of families that are reserved: no cap may give such a name to its keys."""
 
@@ -40,8 +40,8 @@ UNIT_PATTERN: Final = r"[A-Za-z_][A-Za-z0-9_]{0,31}"
 """The pattern of the name of a unit."""
 FAMILY_PATTERN: Final = NAME_PATTERN + rf"(?:@[0-9.]{{1,12}}s(?::{UNIT_PATTERN})?)?"
 _ESCAPED: Final = r"(?!.*%(?![0-9A-F]{2}))"
-"""A look-ahead of a regular expression. It rejects a text with a percent sign that :func:`encode_key` would not
-write."""
+"""A look-ahead for regular expressions. It rejects a text that has a percent sign which :func:`encode_key` cannot have
+written."""
 SCOPE_PATTERN: Final = rf"{FAMILY_PATTERN}(?:={_ESCAPED}[A-Za-z0-9_.:~%-]{{0,{KEY_MAX}}})?"
 _SCOPE = re.compile(SCOPE_PATTERN)
 
@@ -101,5 +101,4 @@ def scopes_of(lane: str) -> tuple[str, ...]:
 
 
 RANK: Final = 10**15
-"""The distance between the scores of one priority and the scores of the next priority, in the sorted set ``open`` of
-lanes."""
+"""The distance between the lowest scores of two neighbouring priorities in the key ``open``, a sorted set of lanes."""

@@ -1,6 +1,6 @@
-"""How much of a rate is in use, and whether a scope of a rate or a breaker is open, paused or probing.
+"""Computes how much of a rate is in use, and whether the scope of a rate or a breaker is open, paused or probing.
 
-Both follow from the scope's value in the key ``rates`` and from its limit.
+The scope's limit and its value in the key ``rates`` decide both.
 """
 
 from __future__ import annotations
@@ -16,19 +16,22 @@ class ScopeUse(NamedTuple):
     """The use of a scope of a rate or a breaker: open, paused or probing, and how much of the rate is in use."""
 
     standing: str = "open"
-    """``open``: jobs may begin as the limit says; ``paused``; ``probing``: one job at a time may begin."""
+    """The scope's state. ``open``: jobs may begin as the limit allows. ``paused``: no job may begin. ``probing``: one
+    job at a time may begin."""
     until_ms: int | None = None
-    """Unix ms at which the pause ends or ended; None if the scope is open, or paused until an operator resumes it."""
+    """Unix ms at which the pause ends or ended. None: the scope is open, or it is paused until an operator
+    resumes it."""
     by: str | None = None
     """The operator who paused the scope."""
     probe: str | None = None
-    """The job that is the probe of a breaker."""
+    """The id of the job that is the probe of a breaker's scope."""
     failures: int = 0
-    """Failures of an open breaker within its window."""
+    """Number of failures within the window of a breaker, if its scope is open."""
     in_use: int = 0
-    """Units of a rate that are in use, rounded up; for a rate without a unit: jobs."""
+    """How much of a rate is in use, rounded up: units, or jobs if the rate has no unit."""
     owes: int = 0
-    """Units that are in use beyond the burst: they come back before the next job begins."""
+    """Units in use that exceed the burst of a rate with a unit. No job of the scope begins until they are
+    free again."""
 
 
 OPEN = ScopeUse()

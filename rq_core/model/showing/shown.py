@@ -104,7 +104,7 @@ class ShownLine(NamedTuple):
     last: int
     """The number of the last chunk; 0: the job has emitted none."""
     size: int
-    """Bytes of the fields of all chunks."""
+    """Total bytes of the fields that have the kept chunks."""
     base: int
     """The number of the last chunk of an earlier job with the same id; 0: there was no such job."""
     ending: str | None

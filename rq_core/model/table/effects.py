@@ -26,7 +26,7 @@ from rq_core.model.table.reasons import Reason
 
 
 class Leads(Enum):
-    """The ways in which an event determines a job's next state, if the event may lead to several states."""
+    """How the event itself determines a job's next state, if events of its type may lead to several states."""
 
     BY_DUE = "scheduled if the event has due_ms, else ready"
     BY_TARGET = "what the event's field target says"
@@ -45,14 +45,15 @@ class Effect(NamedTuple):
     """Fields that get a value from the event, as pairs of the job's field and the event's field. For a counter, null
     means 0."""
     takes_if_told: tuple[str, ...] = ()
-    """Fields that get the value of the event's field of the same name, unless the event's field is null."""
+    """Fields of the job that get the value of the event's field with the same name. If that value is null, the job's
+    field stays unchanged."""
     zeroes: tuple[str, ...] = ()
     clears: tuple[str, ...] = ()
     """Fields that become null."""
     stamps: tuple[str, ...] = ()
     """Fields that become the event's time."""
     dies_of: Reason | None = None
-    """The reason of the job's death, if the event leads to death and has no ``reason``."""
+    """The reason of the job's death, if the event makes the job dead and has no field ``reason``."""
 
 
 def _same(*names: str) -> tuple[tuple[str, str], ...]:
@@ -160,13 +161,14 @@ ONLY_CLAIM_ENDS: Final = frozenset(e for e in CLAIM_ENDS if _SOURCES[e] <= CLAIM
 """Events that end a claim, and that can happen only to a job with a claim in force."""
 
 JOB_ENDS: Final = frozenset(t.event for t in TRANSITIONS if t.source and t.target is None)
-"""Events by which a job leaves Redis; after ``expired``, it may be dead instead. In SQL, the states of jobs that have
-left have the names of the events."""
+"""Events by which a job leaves Redis. (After ``expired``, the job may instead be dead and stay in Redis.) SQL gives a
+job that has left Redis the event's name as its state."""
 
 REVIVALS: Final = frozenset(
     t.event for t in TRANSITIONS if t.source in (None, _S.DEAD) and t.target
 )
-"""Events that bring a job into Redis, or make a dead job alive. How the job had ended before does not matter."""
+"""Events that bring a job into Redis, or make a dead job alive. After such an event, an earlier end of the job does
+not matter."""
 
 
 def target(event: Event, facts: Mapping[str, Any]) -> State | None:
