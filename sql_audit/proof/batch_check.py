@@ -68,8 +68,8 @@ class BatchProof:
         """The numbers of the batches that rows of epochs, losses, quarantine or prunes name."""
 
     def begin_behind(self, cut: Any) -> None:
-        """Begin after a prune. ``cut`` is the prune's row of ``mirror_prune``: it has the head and the counts at that
-        point.
+        """Begin after a prune. ``cut`` is the prune's row of ``mirror_prune``. The row has the chain's head and the
+        counts at the cut.
         """
         self.number, self.head, self._cut = cut.cut_batch, cut.head, cut
         self._entries, self._events = cut.through_entries, cut.through_events
@@ -78,8 +78,8 @@ class BatchProof:
     def check(
         self, batch: LoggedBatch, strays: Sequence[EventRow], rows: Sequence[EventRow]
     ) -> None:
-        """Check the next batch of the chain. ``rows`` are its events; ``strays`` are events before it that belong to no
-        batch.
+        """Check the next batch of the chain. ``rows`` are the batch's events. ``strays`` are the events between the
+        batch before and this batch: they belong to no batch.
         """
         link = batch.link
         self.number += 1
@@ -188,8 +188,8 @@ class BatchProof:
         return made
 
     def _unknown_batches(self, connection: Connection, now: int) -> list[int]:
-        """Return the numbers of batches that do not exist, but are named in rows of epochs, losses, quarantine or
-        prunes.
+        """Return the numbers of batches that do not exist although rows of epochs, losses, quarantine or prunes name
+        them.
         """
         found = set(connection.execute(_FOUND_BY, {"queue": self.queue}).scalars())
         return sorted(number for number in found if not 1 <= number <= now)

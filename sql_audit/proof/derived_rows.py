@@ -67,13 +67,13 @@ class _Plan(NamedTuple):
 
     leads_to: str | Leads | None
     of_row: tuple[tuple[int, int], ...]
-    """Pairs of (place in the job's row, place of the event's column whose value it gets)."""
+    """Pairs: a place in the job's row, and the place of the event's column whose value it gets."""
     takes: tuple[tuple[int, str, Any], ...]
-    """Triples of (place in the job's row, name of the event's field whose value the place gets, the value if that field
-    is null: 0 or None)."""
+    """Triples: a place in the job's row, the name of the event's field whose value it gets, and the value in place of
+    null (0 or None)."""
     takes_if_told: tuple[tuple[int, str], ...]
     changes: tuple[tuple[int, Any], ...]
-    """Pairs of (place in the job's row, the constant value that the place gets: 0 or None)."""
+    """Pairs: a place in the job's row, and the constant value that it gets (0 or None)."""
     stamps: tuple[int, ...]
     begins: bool
     ends_claim: bool
@@ -119,15 +119,15 @@ _PLANS: Final = {str(event): _Plan.of(event, effect) for event, effect in EFFECT
 _CLEARED: Final = {
     str(event): [_PLACES[name] for name in names] for event, names in CLEARS.items() if names
 }
-"""For each event that does not change the state of a job: the places in the job's row that become null."""
+"""For each event that leaves its job's state unchanged: the places in the job's row that become null."""
 _TOLD: Final = {
     str(event): [(_PLACES[name], name) for name in names] for event, names in TAKES.items()
 }
-"""For each event that does not change the state of a job: the places in the job's row that get a value, each with the
-field of the event's detail that has the value."""
+"""For each event that leaves its job's state unchanged: the places in the job's row that get a value from the event's
+detail. Each place comes with the name of the field that has the value."""
 
 _scopes: Final[dict[str, str]] = {}
-"""A cache of the scopes of claims, as JSON for ``job_attempt``, by the details of the ``claimed`` events."""
+"""A cache: the scopes of a claim as JSON for ``job_attempt``, by the detail of the claim's event."""
 
 
 def _scopes_in(detail: str, facts: Mapping[str, Any]) -> str | None:
@@ -161,7 +161,7 @@ class Derived:
         """The entry of the job's last event."""
         self.ordinal = self.at_ms = 0
         self.named: tuple[int, int] | None = None
-        """The entry that the job's row in SQL names as its last, if the row was read."""
+        """The entry of the job's last event according to the job's row in SQL; None if the row was not read."""
 
     def column(self, name: str) -> Any:
         """Return the value of a column of the job's row."""
@@ -189,10 +189,10 @@ class Derived:
         self.attempts = {}
 
     def pass_ends(self, ends: Iterable[LossEnd], upto: tuple[int, int] | None = None) -> None:
-        """If the job is live, end it by the first of ``ends`` that concerns it.
+        """If the job is live, let the first of ``ends`` that concerns it end it.
 
-        Each of ``ends`` is a loss or a complete baseline of an epoch. It ended every live job without an event in this
-        epoch or later. Only ends before the entry ``upto`` count.
+        Each of ``ends`` is a loss or a complete baseline, and has an epoch. It ends every live job that has no event in
+        this epoch or later. Only ends before the entry ``upto`` count.
         """
         row = self.row
         if row[_STATE] not in _LIVE:
@@ -267,7 +267,9 @@ class Derived:
     def _restate_claim(
         self, fence: str | None, state: str, at_ms: int | None, *, same_claim: bool
     ) -> None:
-        """If a baseline names a claim in force, set the row of this claim."""
+        """If a baseline says that a claim is in force, set the job's times for this claim. Add a row for the claim if
+        it is missing.
+        """
         row = self.row
         if fence is None or state not in _CLAIMED:
             return
@@ -407,9 +409,9 @@ class Derivation:
 
 
 def _where(leads: Leads, facts: Mapping[str, Any]) -> str | None:
-    """Return the state to which an event leads, if the event's fields decide that.
+    """Return the state to which an event leads. The event's fields decide the state, in the way ``leads``.
 
-    None means that the job ends, or that Redis does not have it.
+    Return None if Redis does not have the job after the event.
     """
     if leads is Leads.BY_DUE:
         return _READY if facts.get("due_ms") is None else _SCHEDULED
@@ -420,7 +422,7 @@ def _where(leads: Leads, facts: Mapping[str, Any]) -> str | None:
 
 
 def _words_of(error: Any) -> tuple[str | None, str | None]:
-    """Return the type and the message of an event's error. None: a missing part."""
+    """Return the type and the message of an event's error. A missing part is None."""
     if not isinstance(error, dict):
         return None, clean(str(error))[:ERROR_MESSAGE_MAX]
     kind, message = error.get("type"), error.get("message")

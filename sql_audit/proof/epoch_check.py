@@ -1,7 +1,8 @@
-"""Checks that ``mirror_epoch`` has exactly the rows that the events show: beginnings of epochs, and missing numbers.
+"""Checks that ``mirror_epoch`` has exactly the rows that follow from the events: beginnings of epochs, losses, and
+missing numbers.
 
-Events do not show that Redis ``changed`` an entry, nor why numbers are missing. These rows and columns are only proved
-unchanged, by :mod:`sql_audit.proof.batch_check`.
+Events do not show that Redis had another entry under a number (the kind ``changed``), nor why numbers are missing. For
+these rows and columns, :mod:`sql_audit.proof.batch_check` only proves that they are unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ QUEUE_DELETED: Final = str(Event.QUEUE_DELETED)
 
 
 class Shown(NamedTuple):
-    """The columns of a row of ``mirror_epoch`` that can be computed from events."""
+    """The columns of a row of ``mirror_epoch``, as far as they can be computed from events."""
 
     at: OutboxId
     kind: str
@@ -49,14 +50,14 @@ class EpochProof:
     """
 
     def __init__(self, queue: str, passed: Mapping[int, int]) -> None:
-        """Begin before the first event. ``passed`` maps an epoch to the number of earlier entries that could not be
-        mirrored.
+        """Begin before the first event. ``passed`` has, by epoch, the number of earlier entries that the mirror could
+        not copy.
         """
         self.queue = queue
         self._passed = passed
         self._before: OutboxId | None = None
         self._deleted = False
-        """True if the entry ``_before`` says that an operator deleted the queue."""
+        """True if an operator deleted the queue with the entry ``_before``."""
         self._shown: Counter[Shown] = Counter()
         self._after_batch = 0
 

@@ -15,11 +15,11 @@ class EpochStart(NamedTuple):
     epoch: int
     reason: str
     last: OutboxId | None
-    """The last entry before the epoch that Redis knew; None if Redis knew no entry."""
+    """The last entry that Redis knew when the epoch began; None if Redis knew no entry."""
 
 
 def reasons_of_next(beginnings: Sequence[EpochStart]) -> dict[int, str]:
-    """Return, for each epoch but the last, the reason why the next epoch began."""
+    """Return, by epoch, the reason why the following epoch began. The last epoch is left out."""
     pairs = pairwise(beginnings)
     return {before.epoch: after.reason for before, after in pairs}
 

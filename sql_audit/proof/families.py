@@ -1,7 +1,7 @@
 """Checks the results of children that durable jobs have saved (I24). The child must have succeeded with this result.
 
-The child's success is in the log of the child's queue. The id of a child is made from the parent's box and the step's
-name, so no field of an event names it. If the child's log has gaps, or is not in this database, nothing is proved.
+The child's success is in the log of the child's queue. No field of an event names the child: its id is computed from
+the parent's box and the step's name. Nothing is proved if the child's log has gaps, or is not in this database.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from sql_audit.proof.event_details import facts_in
 from sql_audit.store.job_rows import EventRow
 
 MARGIN_MS: Final = 60_000
-"""Milliseconds by which the log of a child's queue must be ahead of the parent's save. Only then is it a fault if that
-log has no success of the child. The clocks of two servers are assumed to differ by less."""
+"""A missing success of a child is a fault only if the log of the child's queue is this many ms ahead of the event with
+which the parent saved the result. The clocks of two servers are assumed to differ by less."""
 CHUNK: Final = 500
 """Number of children that one query reads."""
 
@@ -52,7 +52,7 @@ class FamilyProof:
         self._saved: dict[str, SavedItem] = {}
         """The events that saved results of children, by the child's id."""
         self._whole: dict[str, int | None] = {}
-        """The time (Unix ms) up to which a queue's log has every event, by queue; None: the log may lack events."""
+        """By queue: the time (Unix ms) up to which the queue's log has every event. None: the log may lack events."""
 
     def feed(self, events: Sequence[EventRow]) -> None:
         """Collect the events ``step_saved`` that may have results of children."""
@@ -66,7 +66,9 @@ class FamilyProof:
                 self._saved[child] = SavedItem(row, digest)
 
     def wrong(self, connection: Connection) -> Iterator[tuple[EventRow, str]]:
-        """Yield each event that saves a result with which the child did not succeed, and a sentence."""
+        """Yield each event that saves a child's result although the child did not succeed with this result. With each
+        event, yield a sentence.
+        """
         ids = list(self._saved)
         for first in range(0, len(ids), CHUNK):
             chunk = ids[first : first + CHUNK]

@@ -58,7 +58,7 @@ class Loss(NamedTuple):
     after: OutboxId
     """The last entry before the loss. Redis may have lost later entries that SQL never had; their number is unknown."""
     orphaned: int
-    """Number of SQL's events that are not part of the history that Redis continued."""
+    """Number of events in SQL that are not part of the history with which Redis continued."""
     jobs: int
     """Number of live jobs that were lost: all live jobs if Redis forgot everything, otherwise 0."""
     says: str

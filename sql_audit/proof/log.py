@@ -90,8 +90,8 @@ class BatchedLog:
     def batches(
         self, last_batch: int
     ) -> Iterator[tuple[LoggedBatch, list[EventRow], list[EventRow]]]:
-        """Yield each batch up to ``last_batch``: the batch, the preceding events that belong to no batch, and the
-        batch's events.
+        """Yield each batch up to the number ``last_batch``, in a tuple: the batch, the events before it that belong to
+        no batch, and the batch's own events.
         """
         after = self._after
         group: list[LoggedBatch] = []
@@ -171,7 +171,9 @@ def beginnings(connection: Connection, queue: str) -> list[EpochStart]:
 def kept_rows(
     database: Database, queue: str, cut: OutboxId, connection: Connection | None = None
 ) -> Iterator[list[EventRow]]:
-    """Yield the events of a queue that a prune left, up to the entry ``cut``, in lists of up to READ_EVENTS."""
+    """Yield the events that a prune left in a queue's log, up to the entry ``cut``. Each list has up to READ_EVENTS
+    events.
+    """
     after: tuple[int, ...] = (*BEFORE_ALL, BEFORE_ALL.seq)
     while rows := fetch(database, _KEPT, (queue, *after, *cut), connection):
         yield rows

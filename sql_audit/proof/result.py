@@ -67,13 +67,14 @@ class QueueResult:
     live: int = 0
     """Number of jobs that are alive after the last event."""
     orphans: int = 0
-    """Number of events that SQL has and Redis forgot: they are not part of the history that Redis continued."""
+    """Number of events in SQL that Redis forgot: they are not part of the history with which Redis continued."""
     losses: list[Loss] = field(default_factory=list)
     """Losses of events by Redis, in order of the epochs with which Redis continued."""
     set_back: list[SetBack] = field(default_factory=list)
     """The first times that Redis' clock went back."""
     restated: int = 0
-    """Number of ``baseline`` events that changed a job's state or fence according to the log, such as repairs."""
+    """Number of ``baseline`` events that disagree with the log about a job's state or fence, for example after a
+    repair."""
     pruned: LogCut | None = None
     """The cut of the log; None if it was never pruned."""
     counts: dict[str, int] = field(default_factory=dict)
@@ -94,7 +95,7 @@ class QueueResult:
 
     @property
     def says(self) -> str:
-        """A line that names the part of the log that was checked."""
+        """A line that says which part of the log was checked."""
         if self.epoch is None or self.at_ms is None:
             return f"{self.queue}: nothing mirrored yet"
         through = (

@@ -28,7 +28,7 @@ from sql_audit.store.job_rows import EventRow
 from sql_audit.store.schema.tables import ATTEMPT_COLUMNS, JOB_COLUMNS
 
 LOOKED_AT_ONCE: Final = 20_000
-"""The approximate number of events after which the rows of their jobs are compared."""
+"""The approximate number of events after which the rows of the events' jobs are compared."""
 JOBS_AT_ONCE: Final = 500
 """Number of jobs that are derived again at once."""
 SUSPECTS_MAX: Final = 1_000
@@ -72,7 +72,7 @@ class WrongRow(NamedTuple):
 
     table: str
     at: OutboxId
-    """The last event of the row's job; the cursor's entry if the job has no event."""
+    """The last event of the row's job. If the job has no event, the entry of the cursor."""
     ordinal: int
     at_ms: int
     job_id: str
@@ -102,16 +102,16 @@ class RowProof:
         self.queue = queue
         self.wrong: list[WrongRow] = []
         self.more = 0
-        """Number of further rows that differ, whose jobs are not in ``wrong``. A job with several such rows counts
+        """Number of further differing rows, whose jobs are not in ``wrong``. A job with several such rows counts
         several times."""
         self._end = end
         self._orphaned, self._ends = orphaned, ends
         self._derivation = Derivation(queue, ends, self._recall)
         self._waiting: dict[str, bytes] = {}
-        """Packed jobs by id. The row of each of these jobs names an event that is not read yet."""
+        """Packed jobs by id. According to a job's row, the job has later events than those that were read so far."""
         self._again = self._derivation.unmoved
-        """Ids of jobs that are derived again at the end: some of their events are orphaned or change nothing, or they
-        have events after ``end``."""
+        """Ids of the jobs that are derived again at the end. Redis forgot some of their events, some of their events
+        change nothing, or they have events after ``end``."""
         self._suspects: set[str] = set()
         self._since_look = self._jobs_compared = self._claims_compared = 0
 
@@ -258,7 +258,9 @@ class RowProof:
 def _differences(
     job: Derived, row: Row | None, claims: Iterable[Row]
 ) -> Iterator[tuple[str, int | None, str]]:
-    """Yield each difference between a job's rows and the derived ones: the table, the claim's number and a phrase."""
+    """Yield each difference between a job's rows in SQL and the derived rows: the table, the number of the claim, and
+    a phrase.
+    """
     if row is None:
         yield "job", None, "its row is missing"
     elif row != tuple(job.row):

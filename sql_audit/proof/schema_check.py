@@ -206,13 +206,13 @@ def _indexes(connection: Connection, tables: Sequence[Relation]) -> Iterator[str
 
 
 _BY_INDEX: Final = ("enable_seqscan", "enable_bitmapscan", "enable_sort")
-"""The settings that are switched off while PostgreSQL counts rows by indexes."""
+"""The planner settings to switch off so that PostgreSQL counts rows by an index."""
 _BY_TABLE: Final = ("enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan")
-"""The settings that are switched off while PostgreSQL counts rows by tables."""
+"""The planner settings to switch off so that PostgreSQL counts rows by the table."""
 
 
 def _entries(connection: Connection, indexes: Sequence[Any]) -> Iterator[str]:
-    """Yield a phrase for each index that has another number of rows than its table.
+    """Yield a phrase for each index whose number of rows differs from that of its table.
 
     The rows are counted once by the index and once by the table. The indexes of all partitions are counted together,
     because a reader has no right to a single partition.
@@ -308,7 +308,9 @@ def _finds_in(function: Any) -> bool:
 def _hidden(
     connection: Connection, tables: Sequence[Relation], relations: Sequence[Any]
 ) -> Iterator[str]:
-    """Yield a phrase for each row-level security, rule or policy. These could hide rows of a table, or add some."""
+    """Yield a phrase for each rule or policy, and for each table with row-level security. These could hide rows of a
+    table, or add rows.
+    """
     for row in relations:
         if row.secured:
             yield f"{row.name} has row-level security"

@@ -74,15 +74,16 @@ class TrustedBatches:
         self._cut = OutboxId(0, -1) if cut is None else OutboxId(cut.epoch, cut.seq)
         self._begin: int = 0 if cut is None else cut.cut_batch
         self._faults: dict[int, str | None] = {}
-        """By number of a batch that was checked: why it does not hold; None: it holds."""
+        """By number of a checked batch: the reason why the batch cannot be trusted; None: it can be trusted."""
         self._linked: dict[int, str | None] = {}
-        """By number of a batch: why the chain from this batch on does not hold; None: it holds."""
+        """By number of a batch: the reason why the chain from this batch on cannot be trusted; None: it can be
+        trusted."""
 
     def why_not(self, entries: Iterable[OutboxId], *, to_end: bool = False) -> str | None:
         """Return the reason why the events of these entries must not be copied into Redis; None if they may be copied.
 
-        With ``to_end``, the log must lack no event after the first of these entries, so all later batches are checked.
-        The events that a prune left are checked together.
+        With ``to_end``, all later batches are checked, too: after the first of these entries, the log must not lack an
+        event. All events that a prune left are checked together.
         """
         numbers: set[int] = set()
         batch: _Batch | None = None
@@ -147,8 +148,8 @@ class TrustedBatches:
         return None
 
     def _check_cut(self) -> str | None:
-        """Return why the events that the last prune left cannot be trusted; None if they can. ``audit verify`` checks
-        the same.
+        """Return the reason why the events that the last prune left cannot be trusted; None if they can be trusted.
+        ``audit verify`` makes the same check.
         """
         prune, digest, count = self._prune, hashlib.sha256(), 0
         what = "the events that the last prune has left"
@@ -166,7 +167,9 @@ class TrustedBatches:
         return None
 
     def _may_read(self, events: int) -> bool:
-        """Subtract ``events`` from the number of events that may still be read. Return False if there are too many."""
+        """Subtract ``events`` from the number of events that may still be read. Return False if fewer events may be
+        read.
+        """
         if self._left is None:
             return True
         self._left -= events

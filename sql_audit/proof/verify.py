@@ -46,8 +46,8 @@ from sql_audit.store.job_rows import EventRow
 from sql_audit.times import readable
 
 LOOKS: Final = 3
-"""Maximum number of times that a log is read, if it is pruned, or a loss of Redis is mirrored, while it is being
-read."""
+"""Maximum number of times that a log is read. It is read again if it was pruned, or if a loss of Redis was mirrored,
+meanwhile."""
 ROWS_NAMED: Final = 20
 """Maximum number of wrong rows of a queue that are reported; further rows are only counted."""
 
@@ -219,8 +219,9 @@ class _Check:
         return (cut, loss) != (self.cut, self.last_loss)
 
     def _pass_cut(self) -> OutboxId:
-        """Replay the events up to the cut, and check that they are those that the last prune left. Return the last
-        entry before the cut."""
+        """Replay the events up to the cut, and check that they are those that the last prune left. Return the entry of
+        the cut.
+        """
         cut = self.cut
         at = OutboxId(cut.epoch, cut.seq)
         done = cut.kind == "done"
@@ -255,8 +256,8 @@ class _Check:
         self.result.add(Violation(*found))
 
     def judge_heads(self) -> None:
-        """Add a note for each kept head that is older than the record of the last prune: such a head does not prove the
-        record.
+        """Add a note for each kept head that is older than the record of the last prune. Such a head does not prove
+        what the prune left.
         """
         for head, batch in self.batches.seen.items():
             if self.cut is not None and batch < self.cut.batch:

@@ -1,8 +1,8 @@
 """Adds SQL's history of the boxes of durable jobs to the doctor's log. (A box has a job's steps and signals.)
 
 SQL may lack events of a job up to some entry. Then only later events are applied to the job's box. If the job began
-before that entry, the doctor reports steps and signals of the box without an event as unknown. If Redis forgot events
-of a box, a restore may have put their steps and signals back, so the doctor accepts these, too.
+before that entry, the box may have steps and signals without an event; the doctor reports them as unknown. If Redis
+forgot events about a box, a restore may have put back their steps and signals; the doctor accepts these, too.
 """
 
 # ruff: noqa: S608 - a statement is joined from the schema's own names; values are bound
@@ -34,7 +34,7 @@ from sql_audit.store.storable_text import clean
 JOBS_CHUNK: Final = 250
 """Maximum number of jobs whose events one statement reads."""
 MEMBERS_CHUNK: Final = 10_000
-"""Approximate number of entries and signals after which a statement takes no further job."""
+"""Approximate number of entries and signals in the boxes of the jobs whose events one statement reads."""
 _OF_JOBS: Final = text(
     # Without the cast, SQLite would read all events of the queue (see rebuild.py).
     f"SELECT {', '.join(EVENT_COLUMNS)} FROM job_event WHERE CAST(queue AS TEXT) = :queue AND job_id IN :ids "
@@ -61,9 +61,9 @@ def tell_boxes(
     standing: Mapping[str, str],
     position: OutboxId,
 ) -> None:
-    """Make the boxes in the doctor's log again, from the events in SQL and in the outbox.
+    """Replace the boxes in the doctor's log by boxes that are computed from the events in SQL and in the outbox.
 
-    SQL's events are used up to the entry ``position``, and the outbox's events after it. ``standing`` are the jobs'
+    SQL's events are used up to the entry ``position``, and the outbox's events after it. ``standing`` has the jobs'
     state lines in Redis, by job id. For a queue without durable jobs, SQL is not read.
     """
     lives = _lives(standing, log)
@@ -91,8 +91,8 @@ def tell_boxes(
 def distrust_of(database: Database, queue: str) -> Distrust:
     """Return a function that checks the batches from which a repair would copy events about boxes.
 
-    The function returns, by job id, why the events must not be copied. It opens the database again when it is called,
-    because most examinations of a queue do not need it.
+    The function returns the reasons why a repair must not copy the events about a job's box, by job id. It opens the
+    database again when it is called, because most examinations of a queue do not need it.
     """
 
     def distrust(jobs: Mapping[str, bool]) -> Mapping[str, str]:
@@ -115,7 +115,7 @@ def distrust_of(database: Database, queue: str) -> Distrust:
 def _entries_of(
     connection: Connection, queue: str, ids: Sequence[str]
 ) -> Mapping[str, list[OutboxId]]:
-    """Return, by job id, the outbox entries with events about the jobs' boxes."""
+    """Return the outbox entries that have events about the jobs' boxes, by job id."""
     found: defaultdict[str, list[OutboxId]] = defaultdict(list)
     for begin in range(0, len(ids), JOBS_CHUNK):
         asked = {"queue": queue, "types": _TYPES, "ids": ids[begin : begin + JOBS_CHUNK]}

@@ -4,10 +4,12 @@ SQL is read first, then one snapshot of Redis, then the events that were mirrore
 events that the first read of SQL lacks, they are applied to the jobs from SQL. So no read has to be fast, and a busy
 queue can be compared like an idle queue.
 
-If Redis and SQL cannot be compared, CannotTell gives the reason. SQL may lack entries that Redis has trimmed (a
-standby, a copy, a restored backup). Redis may have begun an epoch that is not mirrored yet. The log may have a gap
-without a later baseline. Or a break or a loss was mirrored during each try; no event of a job shows the effect
-of either.
+If Redis and SQL cannot be compared, CannotTell gives the reason:
+
+- SQL lacks entries that Redis has trimmed: it is a standby, a copy or a restored backup.
+- Redis has begun an epoch that is not mirrored yet.
+- The log has a gap without a later baseline.
+- A break or a loss was mirrored during each try. No event of a job shows what it changed.
 """
 
 # ruff: noqa: S608 - statements are joined from the machine's own words; values are bound
@@ -33,7 +35,8 @@ from sql_audit.store.log_queues import given_up, says_deleted
 from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED
 
 LOOKS: Final = 5
-"""Maximum number of times that both sides are read, if a break or a loss is mirrored between the reads."""
+"""Maximum number of times that both sides are read. They are read again if a break or a loss was mirrored between the
+reads."""
 
 _LIVE: Final = text(
     "SELECT * FROM job WHERE queue = :queue AND state IN "
@@ -87,8 +90,8 @@ class Sides(NamedTuple):
     events: dict[OutboxId, list[EventRow]]
     """The rows of events in SQL, by entry. Entries before the oldest entry in Redis are left out."""
     moving: set[str]
-    """Ids of jobs that changed while Redis was read page by page, if the mirror wrote the events to SQL and trimmed
-    them in Redis meanwhile."""
+    """Ids of jobs that changed while Redis was read page by page, and whose events the mirror meanwhile wrote to SQL
+    and trimmed in Redis."""
 
     @property
     def log(self) -> RawLog:

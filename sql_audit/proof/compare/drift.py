@@ -49,7 +49,8 @@ _PASSED_OVER: Final = frozenset({Kind.NO_WAKE, Kind.LOG_UNREADABLE})
 """Kinds of findings that are not reported. NO_WAKE: while a worker claims jobs of a queue, the queue may lack a token,
 as if no worker would wake. LOG_UNREADABLE: an entry that cannot be read is in quarantine, or will be."""
 _INVARIANTS: Final = {"id": "I14", "name": "I13"}
-"""The invariant that a finding violates, by the kind of its owner; for other owners it is I8."""
+"""The invariant that a finding violates, by the kind of the finding's owner; I8 for other owners. (A finding of the
+kind DRIFT violates I7, whatever its owner.)"""
 _NOWHERE: Final = SimpleNamespace(epoch=0, seq=0, at_ms=0)
 
 
@@ -85,8 +86,8 @@ def _known(database: Database) -> str:
 
 
 def compare(client: Client, database: Database, queue: str) -> tuple[list[Violation], list[Note]]:
-    """Compare a queue in Redis with SQL, and Redis' indexes with its state lines. Return violations, and notes on what
-    is unknown.
+    """Compare a queue in Redis with SQL, and the queue's indexes in Redis with its state lines. Return the violations,
+    and notes on what cannot be decided.
 
     Raise the errors of Redis if it does not answer.
     """
@@ -116,7 +117,8 @@ def compare(client: Client, database: Database, queue: str) -> tuple[list[Violat
 
 
 def unmirrored(client: Client, database: Database) -> dict[str, QueueResult]:
-    """Return, by queue, a result for each queue that Redis has attached to this database but SQL does not have.
+    """Return a result for each queue of which SQL has nothing although Redis has attached the queue to this database.
+    The results are by queue.
 
     Each result has a note on the cause.
     """
@@ -218,9 +220,9 @@ def _compared(database: Database, queue: str, both: consistent_read.Sides) -> Ev
 def _doubted(
     job_id: str, line: str | None, record: JobRecord | None, at: OutboxId
 ) -> Iterator[Finding]:
-    """Yield a finding if a job's state line in Redis differs from its record in the log.
+    """Yield a finding if a job's state line in Redis differs from the job's record in the log.
 
-    The finding is "unknown" because the quarantined entry ``at`` names the job: either side may be wrong.
+    The kind of the finding is UNKNOWN: the quarantined entry ``at`` names the job, so either side may be wrong.
     """
     with suppress(ValueError):
         job = None if line is None else read_job(job_id, line)

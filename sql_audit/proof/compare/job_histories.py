@@ -46,14 +46,14 @@ from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED, TICK_NAME
 from sql_audit.store.storable_text import clean
 
 TICKS_MAX: Final = 100
-"""Maximum number of events ``ticked`` that are read to find the last instant of a schedule. Events that Redis forgot,
-and runs that an operator asked for, do not count as this instant."""
+"""Maximum number of events ``ticked`` that are read to find the last instant of a schedule. An event that Redis forgot
+is no such instant, nor is a run that an operator asked for."""
 IDS_CHUNK: Final = 500
 """Maximum number of jobs whose events one statement reads."""
 _TYPES: Final = {*EFFECTS, *CLEARS} - {
     Event.RETRIED, Event.PROMOTED, Event.EDITED, Event.SETTLEMENT_REFUSED,
 }  # fmt: skip
-"""Types of events that change a job's end, its result, or which job has the id."""
+"""Types of events that may change how a job ended, what its result is, or which job has the id."""
 _OF_JOBS: Final = text(
     # Without the cast, SQLite would read all events of the queue (see rebuild.py).
     f"SELECT {', '.join(EVENT_COLUMNS)} FROM job_event WHERE CAST(queue AS TEXT) = :queue AND job_id IN :ids "
@@ -228,7 +228,9 @@ class History:
 
     @cached_property
     def _behind(self) -> dict[str, list[tuple[Entry, JobEvent]]]:
-        """The events of outbox entries that SQL does not have, by job id. Empty if the outbox has a gap."""
+        """The events of outbox entries that SQL does not have, by job id. The mapping is empty if the outbox has a
+        gap.
+        """
         found: defaultdict[str, list[tuple[Entry, JobEvent]]] = defaultdict(list)
         for entry in () if self._log.gaps else self._entries_behind():
             for event in entry.jobs:
@@ -236,9 +238,9 @@ class History:
         return found
 
     def _lives(self, ids: Sequence[str]) -> Lives:
-        """Return the records and the ends of some jobs, from their events.
+        """Return the records and the ends of some jobs, computed from the jobs' events.
 
-        The beginning of a job is left out if SQL may lack later events of that job.
+        If SQL may lack later events of a job, the result does not have the entry with which the job began.
         """
         found = Lives()
         asked = {
@@ -268,7 +270,9 @@ class History:
         return found
 
     def _judged(self, job_id: str, end: End) -> End:
-        """Return ``end`` with its field ``is_last`` set: True if no later job of this id can have ended."""
+        """Return ``end`` with its field ``is_last`` set. The field is True if no later job with this id can have
+        ended.
+        """
         return end._replace(is_last=not self._orphaned and not self._may_lack(job_id, end.at))
 
     def _tell_of_end(self, job_id: str, line: str, by_sql: End | None) -> Iterator[str]:
@@ -299,10 +303,10 @@ class History:
                 yield f"id {job_id!r}: {says}; whether its id must be remembered is unknown, so it stays"
 
     def _may_lack_its_end(self, result: ResultLine, end: End) -> bool:
-        """Return whether a line of ``results`` may belong to a later job of the same id. SQL then lacks that job's end.
+        """Return whether a line of ``results`` may belong to a later job of the same id, whose end SQL lacks.
 
-        This is so if the line is not older than ``end``, and SQL may lack events after ``end``. A line with a claim
-        is as old as the claim; a line without a claim is judged by its time.
+        This is so if SQL may lack events after ``end``, and the line is not older than ``end``. A line with a claim is
+        as old as the claim. A line without a claim is judged by its time.
         """
         same_ms = result.fence is None and result.at_ms == end.at_ms
         return (same_ms or is_later(result, end)) and self._may_lack(result.id, end.at)
@@ -310,9 +314,8 @@ class History:
     def _is_anothers(self, result: ResultLine) -> bool:
         """Return True if SQL proves that the claim in a result belongs to another job.
 
-        It does if SQL has the outbox entry of the claim, and the entry does not claim this job. Nothing is proved if a
-        prune may have removed the job's event, or if later entries may be missing. Nor is it proved if the entry's
-        number may have been used twice.
+        The proof is the claim's outbox entry in SQL, if the entry does not claim this job. There is no proof if a prune
+        may have removed the job's event, if later entries may be missing, or if two entries may have had this number.
         """
         claim = claim_of(result.fence)
         if claim is None or claim <= self._pruned_to or orphans.in_any(claim, self._orphaned):

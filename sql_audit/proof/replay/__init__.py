@@ -7,7 +7,7 @@ Read ``replay`` first.
 - ``live_job``: the state of one live job.
 - ``log_findings``: collects the violations, notes and losses.
 - ``holders``, ``held_names``: replays caps and rates; replays unique names and remembered ids.
-- ``settled_costs``: replays the real costs that jobs report, and the rates that they pause.
+- ``settled_costs``: replays the real costs that jobs report, and the scopes that jobs pause.
 - ``breakers``: replays the scopes that pause when a service fails.
 - ``saved_steps``: checks the steps of durable jobs.
 - ``mail``, ``parked_jobs``: the signals and waits of a durable job; checks the events about them.

@@ -31,7 +31,9 @@ _FAILURES: Final = (Event.RETRIED, Event.DIED)
 
 @dataclass(slots=True)
 class Pausing:
-    """An event ``scope_paused`` of the call whose entries are being replayed."""
+    """One event ``scope_paused`` of the call whose entries are being replayed: its facts, and the scope's state before
+    it.
+    """
 
     scope: str
     until_ms: int
@@ -46,13 +48,16 @@ class Pausing:
     failed: list[int]
     """Unix ms of the failures that count: those before the call, and those in the call."""
     since_ms: int
-    """Unix ms since which all failures are known."""
+    """Unix ms from which on all failures of the scope are known."""
     limit: Limit | None = None
-    """The limit in force, once the job's failure was replayed. None: no failure, so the handler paused the scope."""
+    """The scope's limit, set when the replay comes to the job's failure. If it stays None, the job did not fail: its
+    handler paused the scope."""
 
 
 class Breakers:
-    """The state of each breaker's scope at one moment of the replay. A known scope without a pause is open."""
+    """The state of each breaker's scope at one moment of the replay. A scope whose state is known and that has no
+    pause is open.
+    """
 
     def __init__(self) -> None:
         self.until: dict[str, int] = {}
@@ -60,15 +65,15 @@ class Breakers:
         self.probes: dict[str, object] = {}
         """By scope: the record of the job that is the probe."""
         self.failed: dict[str, list[int]] = {}
-        """Unix ms of the failures in an open scope."""
+        """By open scope: the times of its failures (Unix ms)."""
         self.pausing: list[Pausing] = []
-        """The pauses of the call whose entries are being replayed."""
+        """The pauses in the call whose entries are being replayed."""
         self.handled: dict[object, str] = {}
-        """By record of a job: a scope that the job's handler paused in the claim in force."""
+        """By record of a job: the scope that the job's handler has paused during the claim in force."""
         self.limits: dict[str, Limit] = {}
-        """The limits that the last claims named."""
+        """By scope: the limit that the last claim named. It is used if the log does not show the limit."""
         self._since: dict[str, int] = {}
-        """By scope: Unix ms since which all its failures are known."""
+        """By scope: Unix ms from which on all failures of the scope are known."""
         self._unknown: set[str] = set()
         self._unsure: set[str] = set()
         """Paused scopes that were unknown before their pause. An unknown job may be the probe of such a scope."""
@@ -78,7 +83,9 @@ class Breakers:
         self.forget()
 
     def forget(self, *, is_new: bool = False) -> None:
-        """Forget all states, because the log does not show what happened. ``is_new``: no scope has failed yet."""
+        """Forget the states of all scopes, because the log does not show what happened. ``is_new`` is True if the
+        queue is new, so that no scope has failed yet.
+        """
         for states in self._states():
             states.clear()
         self.limits.clear()
@@ -96,7 +103,9 @@ class Breakers:
     def begin(
         self, scopes: tuple[tuple[str, Limit], ...], record: object, at_ms: int
     ) -> Iterator[str]:
-        """Apply a claim to the breakers that it names, and yield a sentence for each that does not admit the job."""
+        """Apply a claim to the breakers that it names. Yield a sentence for each breaker that does not let the job
+        begin.
+        """
         for scope, limit in scopes:
             if not self._all_known:
                 self.limits[scope] = limit
@@ -116,8 +125,8 @@ class Breakers:
             self._unsure.discard(scope)
 
     def open(self, scope: str, since_ms: int = 0) -> None:
-        """Let all jobs of a scope begin: an operator resumed it, or its probe succeeded. The failures since
-        ``since_ms`` (Unix ms) are known.
+        """Open a scope, because an operator resumed it or its probe succeeded. All jobs of the scope may begin. All
+        failures from ``since_ms`` (Unix ms) on are known.
         """
         self._lose(scope)
         self._unknown.discard(scope)
@@ -128,7 +137,10 @@ class Breakers:
     def pause(
         self, scope: str, until_ms: int, record: object | None = None, row: EventRow = ()
     ) -> bool:
-        """Pause a scope. Return False if an earlier pause ends later. ``record`` is the job that paused it."""
+        """Pause a scope. Return False if an earlier pause of the scope ends later.
+
+        ``record`` is the job that paused the scope; None: an operator paused it. ``row`` is the event.
+        """
         before_ms = self.until.get(scope)
         if record is not None:
             failed, is_probe = list(self.failed.get(scope, ())), self.probes.get(scope) is record
@@ -199,7 +211,7 @@ class Breakers:
         yield from self.end(record, "fails")
 
     def _count(self, scope: str, limit: Limit, record: object, at_ms: int) -> Iterator[str]:
-        """Count a failure in an open scope. Yield a sentence if it must have paused the scope."""
+        """Count a failure in an open scope. Yield a sentence if the failure should have paused the scope."""
         if not self._is_known(scope):
             if self._witnesses.get(scope) is not record:
                 return
@@ -294,7 +306,7 @@ class Breakers:
 
 
 def _wrong_pause(pausing: Pausing, limit: Limit, at_ms: int, *, is_excepted: bool) -> Iterator[str]:
-    """Yield a sentence for each fault of the pause that a job's failure began."""
+    """Yield a sentence for each fault of a pause that a job's failure began."""
     scope = pausing.scope
     if is_excepted:
         yield f"pauses {scope} by an error that its breaker does not count"
@@ -308,7 +320,7 @@ def _wrong_pause(pausing: Pausing, limit: Limit, at_ms: int, *, is_excepted: boo
 
 
 def _read(limit: str | None) -> Limit | None:
-    """Return the limit of a breaker; None for another limit."""
+    """Return the limit of a breaker as a Limit; None if it is not a limit of a breaker."""
     read = None if limit is None else Limit.parse(limit)
     return read if read is not None and read.most and read.window_ms else None
 

@@ -34,8 +34,8 @@ Fault = tuple[str, str]
 Facts = Mapping[str, Any]
 Rule = Callable[[Facts, Record, EventRow], Iterator[Fault]]
 _UNKNOWN: Final = "unknown_"
-"""The prefix of the reasons of two events. In the first, a job dies without a failure, since no worker knows its task.
-In the second, a worker that does not know the task gives the job back for another worker."""
+"""The prefix of two reasons: ``unknown_task`` and ``unknown_arguments``. With such a reason, a worker gives a job back
+for another worker, or the job dies without a failure."""
 _WAITING: Final = (State.READY, State.SCHEDULED, State.PARKED)
 
 
@@ -143,7 +143,7 @@ def _of_edited(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
 
 
 def _of_new_lane(lane: str | None, before: str | None, new: Priority, old: str) -> str | None:
-    """Return a phrase for the fault of the lane to which an edit moves the job; None if the lane is right.
+    """Return a phrase if an edit moves a job to a wrong lane; None if the lane is right.
 
     The lane must have the new priority and the old scopes. Only the task's scope may differ: it may change without an
     event.
@@ -197,7 +197,7 @@ def of_entry(first: EventRow, row: EventRow) -> Iterator[Fault]:
 
 
 def of_value(facts: Facts, *, is_kept: bool | None) -> Iterator[str]:
-    """Yield the faults of the result in an event ``succeeded``. ``is_kept``: whether the job keeps its result; None:
+    """Yield the faults of the result in an event ``succeeded``. ``is_kept`` is True if the job keeps its result; None:
     not known.
     """
     digest, value = facts.get("value_digest"), facts.get("value")
@@ -217,12 +217,12 @@ class Replacing:
 
     def __init__(self) -> None:
         self.by_jobs: dict[str, str] = {}
-        """The ids of replaced jobs, by the ids of the jobs that replace them. The latter jobs have not begun yet."""
+        """By id of a job that has not begun yet: the id of the job that it has replaced."""
         self._is_enqueued = False
-        """True if the entry with which the call enqueues jobs was replayed already."""
+        """True if the replay has passed the entry with which the replacing call enqueues jobs."""
 
     def forget(self) -> None:
-        """Forget the jobs that must begin; none of them is reported."""
+        """Forget the jobs that must begin, without a report about them."""
         self.by_jobs.clear()
 
     def add(self, by_job: str, job_id: str) -> None:
@@ -344,7 +344,9 @@ def of_job(row: EventRow, record: Record) -> Iterator[Fault]:
 
 
 def of_claim(row: EventRow, facts: Facts, state: str) -> Iterator[Fault]:
-    """Yield a fault if the row of an event that begins a job has another claim number than the event's fields."""
+    """Yield a fault if an event begins a job, and its row has another claim number than its fields. Without a claim in
+    force, the row must have none.
+    """
     claim = row[7]
     expected = facts.get("claims") if state in _CLAIMED and "fence" in facts else None
     if claim != expected:

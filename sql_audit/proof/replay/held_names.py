@@ -20,7 +20,7 @@ from rq_core.model.unique_names import Stands
 class _Holder(NamedTuple):
     job_id: str
     until_ms: int | None
-    """Unix ms until which the name is held, regardless of the job; None if an event of the job frees the name."""
+    """Unix ms until which the name is held, whatever happens to the job. None: an event of the job frees the name."""
 
 
 class HeldNames:
@@ -62,7 +62,7 @@ class HeldNames:
         return before.job_id if before.until_ms is None or at_ms < before.until_ms else None
 
     def end(self, name: str | None, job_id: str) -> None:
-        """Free the name that an ending job holds, unless the name is held until an instant."""
+        """Free the name ``name`` if the job holds it, unless the job holds it until an instant."""
         if name is not None and self._holders.get(name) == (job_id, None):
             del self._holders[name]
 
@@ -73,8 +73,8 @@ class HeldNames:
 
 
 LEAVES_NONE: Final = frozenset({Event.REPLACED, Event.REMOVED})
-"""Events that end a job without its id being remembered: the job was never claimed, or another event records its
-end."""
+"""Events that end a job but do not make Redis remember its id. Either the job was never claimed, or another event
+records its end."""
 
 
 class Windows:
@@ -104,13 +104,15 @@ class Windows:
                 del self._until[job_id]
 
     def ended(self, job_id: str, event: Event, claims: int | None, once_ms: int | None) -> None:
-        """Note that ``event`` ended a job. If the job was ever claimed, its id is remembered until ``once_ms`` (Unix
-        ms).
+        """Note that ``event`` ended a job. The id is remembered until ``once_ms`` (Unix ms) if the job was ever
+        claimed and ``event`` is not in LEAVES_NONE.
         """
         if once_ms is not None and claims and event not in LEAVES_NONE and once_ms > self._latest:
             self._until[job_id] = once_ms
             heapq.heappush(self._by_end, (once_ms, job_id))
 
     def until(self, job_id: str) -> int | None:
-        """Return the time (Unix ms) until which an id is remembered; None if no window is known."""
+        """Return the time (Unix ms) until which an id is remembered; None if it is not known that the id is
+        remembered.
+        """
         return self._until.get(job_id)

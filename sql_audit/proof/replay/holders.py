@@ -33,7 +33,7 @@ class ClaimScopes(NamedTuple):
     """The scopes of a claim with their limits, from the ``claimed`` event."""
 
     held: tuple[str, ...]
-    """The scopes that the claim holds, without the scope of the queue and the scope of the task."""
+    """The scopes that count the claim as a holder. The scope of the queue and the scope of the task are left out."""
     caps: tuple[tuple[str, int], ...]
     """Pairs of (scope, cap in force)."""
     rates: tuple[tuple[str, int, int, int, int], ...]
@@ -79,7 +79,7 @@ def _number(value: Any) -> int:
 
 
 def held_in(lane: str | None) -> tuple[str, ...]:
-    """Return the scopes in a lane's name that a claim counts against, without the task's scope."""
+    """Return the scopes in a lane's name that count the lane's claims as holders. The task's scope is left out."""
     scopes = scopes_of(lane or "")
     return tuple(s for s in scopes if is_counted(s) and not s.startswith(_TASK))
 
@@ -89,8 +89,8 @@ class Limits:
 
     def __init__(self) -> None:
         self.whole = False
-        """True if the log has every change of a limit. If it has, a scope without a change has no limit; otherwise its
-        limit is unknown."""
+        """True if the log has every change of a limit. Then a scope without a change has no limit. Otherwise its limit
+        is unknown."""
         self.known: dict[str, tuple[str, int]] = {}
         """Pairs of (limit as text, its version), by scope or family."""
 
@@ -151,9 +151,9 @@ class Holders:
         self._paused: dict[str, int] = {}
         """Unix ms at which the pause of a scope ends, by scope."""
         self._rates: dict[str, tuple[int, int, int, int, int]] = {}
-        """For each scope with a rate: the theoretical arrival time (whole Unix µs) of the generic cell rate algorithm;
-        the limit, window (ms) and burst with which it was computed; and the rest of the time, in parts of a µs. The
-        number of parts in 1 µs is the limit."""
+        """For each scope with a rate, in whole Unix µs: the theoretical arrival time of the generic cell rate
+        algorithm. Then the limit, the window (ms) and the burst with which it was computed. Then the part of the time
+        below 1 µs, as the numerator of a fraction; the denominator is the limit."""
         self._rates_max = 1_000
 
     def hold(self, task: str | None, held: Sequence[str]) -> None:
@@ -228,7 +228,7 @@ class Holders:
         return found
 
     def wrong_costs(self, costs: str | None, listed: ClaimScopes) -> Iterator[str]:
-        """Yield a sentence for each rate for which a claim names another cost than its job.
+        """Yield a sentence for each rate if its cost in a claim differs from its cost in the job.
 
         ``costs`` are the job's costs, as text.
         """
@@ -244,9 +244,10 @@ class Holders:
     def pause(
         self, scope: str, until_ms: int, record: object | None = None, row: EventRow = ()
     ) -> bool:
-        """Note that a scope is paused until ``until_ms`` (Unix ms). Return False if an earlier pause lasts longer.
+        """Note that a scope is paused until ``until_ms`` (Unix ms). Return False if an earlier pause of the scope ends
+        later.
 
-        ``record`` is the job that paused it; None: an operator did. ``row`` is the event.
+        ``record`` is the job that paused the scope; None: an operator paused it. ``row`` is the event.
         """
         if is_breaker(scope):
             return self.breakers.pause(scope, until_ms, record, row)

@@ -59,10 +59,10 @@ SETTLEMENTS: Final = frozenset(
 expires.)"""
 
 _MOST: Final = {"failures": ("failure", "max_attempts"), "losses": ("loss", "max_losses")}
-"""Pairs of (noun for messages, the job's field with the limit), by the counter's field."""
+"""By the counter's field: the noun for messages, and the job's field that limits the counter."""
 _RULES: Final = {**contradictions.RULES, "parked": judge_park, "woken": judge_wake}
 _TRAITS: Final = {field.name: str(field.line) for field in TRAITS if field.name != "name_stands"}
-"""The names of traits in a state line, by their names in an event."""
+"""The name of each trait in a state line, by the trait's name in events."""
 
 
 class JobReplay:
@@ -80,10 +80,10 @@ class JobReplay:
         self.is_paused = False
         """True if the queue was paused in the current epoch and has not been resumed."""
         self.restated = 0
-        """Number of ``baseline`` events that changed a job's state or fence according to the log."""
+        """Number of ``baseline`` events that disagree with the log about a job's state or fence."""
         self._forgotten_boxes: set[str] = set()
-        """The ids (lives) of the boxes whose events Redis has partly forgotten. A restore may have put back what these
-        events had written, with other numbers than the remaining events show."""
+        """The ids (lives) of the boxes about which Redis has forgotten events. A restore may have put back what these
+        events had written. The numbers may then differ from those that the remaining events show."""
         self._found = found
         self._judge = found.judge
         self._violated = found.violated
@@ -127,9 +127,10 @@ class JobReplay:
     # A job's life, and the claim in force.
 
     def _meet(self, row: EventRow, job_id: str) -> Record:
-        """Return the job of an event that only a live job can have. Report an illegal transition.
+        """Return the record of the job of an event that only a live job can have. Report the event if the job is not
+        live.
 
-        Also report a job that is not live, and a wrong task or claim number.
+        Also report an illegal transition, and a wrong task or claim number.
         """
         record = self.jobs.get(job_id)
         kind = row[4]
@@ -161,7 +162,7 @@ class JobReplay:
         record.fence = record.worker = None
 
     def _end(self, record: Record, fence: str | None, holder: str | None) -> None:
-        """End the claim in force, because of an event that presents ``fence``. Report a fence or a worker that is not
+        """End the claim in force, because an event presents ``fence``. Report a fence or a worker that differs from
         the claim's.
 
         ``holder`` is the worker whose claim the event ends; None if the event names no worker.
@@ -200,7 +201,9 @@ class JobReplay:
         return record
 
     def _take_name(self, record: Record, job_id: str, *, dead: bool = False) -> None:
-        """Give a unique job its name, if jobs in this state hold names. Report another job that holds the name."""
+        """Give a unique job its name, if a job in this state holds its name. Report a violation if another job holds
+        the name.
+        """
         if record.unique is None:
             return
         at_ms, stands = self._found.row[5], record.stands
@@ -213,8 +216,9 @@ class JobReplay:
             self._violated("I13", f"takes the name {record.unique}, and job {other} holds it")
 
     def _freed(self, row: EventRow, job_id: str) -> None:
-        """Free a job's name: an operator freed it, or the job waited past its deadline and another job takes the name.
-        Report a job that did not hold the name."""
+        """Free a job's name, because an operator freed it, or because the job has waited past its deadline and another
+        job takes the name. Report a violation if the job did not hold the name.
+        """
         name, record = facts_in(row[10])["unique_name"], self.jobs.get(job_id)
         holder = self.names.free(name)
         # A job that has ended may still hold its name; no baseline shows that.
@@ -326,7 +330,7 @@ class JobReplay:
             self._judge(rule(facts_in(row[10]), record, row))
 
     def box_forgotten(self, row: EventRow) -> None:
-        """Note the box that an orphaned event is about; Redis forgot the event."""
+        """Note the box that an orphaned event is about: Redis forgot this event."""
         with suppress(KeyError, ValueError, TypeError, AttributeError, RecursionError):
             self._forgotten_boxes.add(facts_in(row[10])["life"])
 
@@ -400,8 +404,8 @@ class JobReplay:
     ) -> None:
         """Set the number of a job's failures or losses, and report a wrong number.
 
-        The number must be the next one, and at most the limit. At the limit the job must be dead; a loss below the
-        limit must not make it dead.
+        The number must be the next one, and at most the limit. At the limit, the event must make the job dead. Below
+        the limit, a loss must not make the job dead.
         """
         what, most = _MOST[name]
         before, at_most = getattr(record, name), getattr(record, most)

@@ -13,7 +13,9 @@ _TRAITS: Final = tuple(str(field.line) for field in TRAITS if field.name != "nam
 
 
 class Entries(dict[int, tuple[str, str | None]]):
-    """The steps in a durable job's box, by number: each step's name, and its digest if the step was saved."""
+    """The steps in a durable job's box, by number. Each value is a pair: the step's name, and its digest or, if it was
+    not saved, None.
+    """
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
@@ -45,7 +47,8 @@ class Record:
     base: str | None
     """The failures and losses at the last saved step of a durable job, as FAILURES/LOSSES; None: 0/0."""
     cost: str | None
-    """The amount of each unit that a claim takes from the rates that count the unit; None: 1 of each."""
+    """The job's costs as text: how much of each unit a claim takes from the rates that count the unit. None: 1 of
+    each."""
     keep: int | None
     """Milliseconds for which the job's result is kept."""
 
@@ -54,10 +57,10 @@ class Record:
         self.state = state
         self.lane: str | None = None
         self.priority: str | None = None
-        """The job's priority; None if the log does not have the job's beginning: then its lane and traits are unknown,
+        """The job's priority. None: the log lacks the job's beginning, so that the lane and the traits are unknown,
         too."""
         self.due: int | None = None
-        """Unix ms at which a scheduled job becomes ready; None if it is not scheduled, or if that is not known."""
+        """Unix ms at which a scheduled job becomes ready. None: the job is not scheduled, or the time is unknown."""
         for trait in _TRAITS:
             setattr(self, trait, None)
         self.stands = HELD_TO_THE_END
@@ -65,7 +68,7 @@ class Record:
         self.failures: int | None = None
         self.losses: int | None = None
         self.unknown: int | None = None
-        """Number of times that a worker gave the job back because it did not know the task."""
+        """Number of times that a worker gave the job back because it did not know the job's task or arguments."""
         self.max_attempts: int | None = None
         self.max_losses: int | None = None
         self.fence: str | None = None

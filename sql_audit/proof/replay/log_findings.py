@@ -19,8 +19,8 @@ class LogFindings:
         self.queue = queue
         self.since_ms = since_ms
         self.before_cut = before_cut
-        """True if ``row`` is before the cut of a prune. Before the cut, violations and notes are not recorded, but
-        losses are."""
+        """True if the events up to the cut of a prune are being replayed. The replay then records losses, but no
+        violations or notes."""
         self.row: EventRow = ()
         """The event that is being replayed."""
         self.violations: list[Violation] = []
@@ -31,7 +31,7 @@ class LogFindings:
         self.losses: list[Loss] = []
         """Losses of events by Redis that the log shows."""
         self.set_back: list[SetBack] = []
-        """The first VIOLATIONS_KEPT times that Redis' clock went back."""
+        """The first VIOLATIONS_KEPT occasions on which Redis' clock went back."""
         self.forgotten = 0
         """Number of orphaned events since the last loss."""
 

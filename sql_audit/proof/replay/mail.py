@@ -26,20 +26,21 @@ class Signals:
         self.digests: dict[int, str] = {}
         """The digest of each signal that no wait has taken, by the signal's number."""
         self.sizes: dict[int, int | None] = {}
-        """The number of bytes of these signals' values, by the signal's number."""
+        """The number of bytes of each untaken signal's value, by the signal's number."""
         self.names: dict[str, list[int]] = {}
         """The numbers of the signals that no wait has taken, by name, oldest first."""
         self.keys: dict[str, int] = {}
         """The number of the last signal with each key."""
         self.lost: set[int] = set()
-        """The numbers of the signals that Redis had lost, and that no restore could put back."""
+        """The numbers of the signals that Redis has lost for good: no restore could put them back."""
         self.skipped: set[int] = set()
-        """The numbers below a signal that a worker has put back, of which the log has no signal. A failover took these
-        signals from Redis, and the worker may put them back, too."""
+        """Numbers of signals that the log does not have: a failover took the signals from Redis. They are known
+        because a worker has put back a signal with a higher number. The worker may put these signals back, too."""
         self.waits: dict[int, WaitingEntry] = {}
-        """The waits and sleeps that are not over, by the number of their entry."""
+        """The waits and sleeps that are not over, each by its entry's number."""
         self.must_wake = False
-        """True if a signal has arrived for which the job is parked. The next event of the job must be ``woken``."""
+        """True if the job is parked, and a signal for which it waits has arrived. The next event must then be
+        ``woken``, apart from further signals."""
 
     def oldest(self, entry: str) -> int | None:
         """Return the number of the oldest signal that the wait named ``entry`` can take; None: no such signal."""
@@ -57,7 +58,9 @@ class Signals:
             self.keys[key] = number
 
     def put_back(self, number: int) -> None:
-        """Note that a worker has put back a signal that a wait had taken, and that a failover took from Redis."""
+        """Note that a worker has put back the signal ``number``. A wait had taken this signal, and a failover then
+        took the signal from Redis.
+        """
         self.skipped.update(range(self.sent + 1, min(number, SIGNALS_MAX)))
         self.skipped.discard(number)
         self.sent = max(self.sent, number)

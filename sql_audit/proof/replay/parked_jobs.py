@@ -61,7 +61,7 @@ def send(row: EventRow, record: Record) -> Iterator[Fault]:
 
 
 def _is_moved(row: EventRow, record: Record) -> bool:
-    """Return whether the worker of the claim in force has given the job's box another id.
+    """Return whether an event shows that the worker of the claim in force has given the job's box another id.
 
     Redis had lost the box of the claim, and a signal had begun another box. The claim is older than the epoch. Which
     entries and signals the lost box had is not judged.
@@ -71,9 +71,9 @@ def _is_moved(row: EventRow, record: Record) -> bool:
 
 
 def forget_box_put_back(row: EventRow, facts: Facts, record: Record) -> None:
-    """Forget a box's steps and signals if the event has a number that is too high to be the next.
+    """Forget a box's steps and signals if the event's number of an entry or a signal is too high to be the next one.
 
-    Redis then lost events about the box, and a restore put the lost steps and signals back.
+    In that case Redis has lost events about the box, and a restore has put the lost steps and signals back.
     """
     entries, mail, entry = record.entries, record.mail, facts.get("entry")
     message, is_sent = facts.get("message"), entry is None
@@ -205,7 +205,7 @@ def judge_wake(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
 
 
 def stay(kind: str, record: Record) -> Iterator[Fault]:
-    """Yield a fault if a job has another event although a signal should have woken it first."""
+    """Yield a fault if the event of type ``kind`` happens to a parked job that a signal should have woken before."""
     mail = record.mail
     if mail is not None and mail.must_wake and kind not in (Event.WOKEN, Event.SIGNALLED):
         mail.must_wake = False

@@ -95,7 +95,7 @@ class Replay:
         self.at: tuple[int, int] = (0, 0)
         """The last replayed entry, as (epoch, seq)."""
         self._before: OutboxId | None = None
-        """The entry that was replayed before the entry ``at``."""
+        """The entry that was replayed before the entry ``at``; None at the first entry."""
         self._ordinal = -1
         self._first_row: EventRow = ()
         """The first row of the last replayed entry."""
@@ -115,7 +115,7 @@ class Replay:
 
     @property
     def restated(self) -> int:
-        """Number of ``baseline`` events that changed a job's state or fence according to the log."""
+        """Number of ``baseline`` events that disagree with the log about a job's state or fence."""
         return self._live.restated
 
     def feed(self, rows: Iterable[EventRow]) -> None:
@@ -190,7 +190,7 @@ class Replay:
     # The numbering (I5).
 
     def _pass_unknown(self, entry: tuple[int, int]) -> None:
-        """Forget all jobs if a recorded gap lies between the last entry and ``entry``."""
+        """Forget all jobs if there is a recorded gap between the last entry and ``entry``."""
         while self._unknown_from and self._unknown_from[0] <= entry:
             if self._unknown_from.pop(0) > self.at:
                 self._live.forget()
@@ -287,7 +287,7 @@ class Replay:
             self._live.box_forgotten(row)
 
     def _forgotten_epoch(self, row: EventRow) -> None:
-        """Record the loss that an epoch's beginning shows, although Redis later forgot this epoch, too."""
+        """Record the loss that is shown by the beginning of an epoch which Redis itself forgot later."""
         if self._before is not None and facts_in(row[10])["reason"] != "attached":
             says = "Redis went on with another history, which it forgot later"
             says = f"{says}: what followed {self._before}, if anything, is lost"
@@ -295,7 +295,7 @@ class Replay:
             self.losses.append(Loss(at, row[5], self._before, 0, 0, says))
 
     def _went_ahead(self, last: OutboxId, before: OutboxId) -> None:
-        """Add a note that the log lacks entries that Redis had. Report a violation if no gap is recorded."""
+        """Add a note that Redis had entries which the log lacks. Report a violation if no gap is recorded."""
         if self._found.before_cut:
             return
         if not self._is_recorded(self.at, "gap"):

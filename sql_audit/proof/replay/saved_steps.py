@@ -1,9 +1,9 @@
-"""Checks the steps of durable jobs (I20). In each box the steps have the numbers 1, 2, 3…, written under the claim in
-force.
+"""Checks the steps of durable jobs (I20). In each box, the steps have the numbers 1, 2, 3… Only the claim in force
+writes a step.
 
 After a saved step, earlier failures and losses no longer count towards the job's limits (I4).
 
-A worker may write a step again that a failover took from Redis. The step must then have the same contents.
+If a failover took a step from Redis, a worker may write the step again. The step must then have the same contents.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _written_under(row: EventRow, facts: Mapping[str, Any], record: Record) -> I
 
 
 def _base(said: str | None, record: Record) -> Iterator[Fault]:
-    """Set the job's base: the failures and losses before its last saved step, which no longer count.
+    """Set the job's base: the numbers of failures and losses up to its last saved step. They no longer count.
 
     Yield a fault if the event's numbers differ from the log's.
     """

@@ -15,12 +15,12 @@ from sql_audit.proof.replay.log_findings import LogFindings
 from sql_audit.store.job_rows import EventRow
 
 _RUNS: Final = frozenset({"run", "not_run"})
-"""Outcomes of runs that an operator asked for, in addition to a schedule's instants."""
+"""Outcomes of the runs that operators asked for. These runs are not instants of the schedule."""
 _ENQUEUED: Final = frozenset({"fired", "run"})
 """Outcomes of the instants and runs that enqueued a job."""
 
 _KEPT_OUT: Final = frozenset({"skipped", "missed", "undeclared"})
-"""Outcomes of instants whose jobs were never enqueued."""
+"""Outcomes of the instants for which no job was enqueued."""
 _OUTCOMES: Final = _RUNS | _ENQUEUED | _KEPT_OUT | {"duplicate"}
 _STATES: Final = frozenset({"on", "paused", "undeclared", "removed"})
 _SOURCES: Final = frozenset({"code", "live", "released"})
@@ -42,8 +42,8 @@ class ScheduleTicks:
         self._jobs = jobs
         self._schedules: dict[str, _Schedule] = {}
         self._asked_for: set[str] = set()
-        """Ids of jobs whose runs operators asked for. Such a run may have the same time as an instant of its schedule.
-        """
+        """Ids of the jobs of runs that operators asked for. A run and an instant of the same schedule may have the
+        same time."""
 
     def forget(self) -> None:
         """Forget all schedules, because the log does not show what happened to them."""
@@ -107,7 +107,7 @@ class ScheduleTicks:
             self._schedules[name] = _Schedule(facts["version"], facts.get("next_ms"), rule)
 
     def _run(self, facts: Mapping[str, Any], known: _Schedule | None) -> None:
-        """Replay a run that an operator asked for, which does not change the schedule's next instant."""
+        """Replay a run that an operator asked for. The run must not change the schedule's next instant."""
         if facts["missed"]:
             self._violated("I15", f"passes over {facts['missed']} instants")
         if known is None:

@@ -1,4 +1,8 @@
-"""Replays the events ``cost_settled`` (a job's real cost) and ``scope_paused`` (a job pauses a rate). No I/O."""
+"""Replays the events ``cost_settled`` (a worker reports a job's real cost) and ``scope_paused`` (a job pauses a
+scope).
+
+This module also passes the ends of claims to the breakers. It does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -72,8 +76,8 @@ def judge_pause(
 ) -> Iterator[Fault]:
     """Apply an event ``scope_paused``, and yield the event's faults.
 
-    Only the worker of the claim in force may pause a scope. The scope must be a rate of the job. No pause may get
-    shorter.
+    Only the worker of the claim in force may pause a scope. The scope must belong to a rate or a breaker of the job.
+    The event must not make an earlier pause shorter.
     """
     fence, scope, until_ms = facts.get("fence"), facts.get("scope"), facts.get("until_ms")
     if record.state is not None and (record.fence is None or fence != record.fence):
@@ -117,7 +121,7 @@ def judge_success(row: EventRow, record: Record, holders: Holders) -> Iterator[F
 def _breakers_of(record: Record) -> set[str] | None:
     """Return the scopes of a job's breakers; None: not known.
 
-    If the log lacks the job's beginning, only the breakers that had a limit at its last claim are returned.
+    If the log lacks the job's beginning, return only the breakers that had a limit at the job's last claim.
     """
     listed = {scope for scope, _ in record.listed.breakers} if record.listed is not None else None
     if record.priority is None:
@@ -129,9 +133,10 @@ def _breakers_of(record: Record) -> set[str] | None:
 
 
 def _rates_of(record: Record) -> list[str] | None:
-    """Return the names of a job's rates, also of rates without a limit; None if they are unknown.
+    """Return the names of a job's rates, with or without a limit; None if they are unknown.
 
-    If the log lacks the job's beginning, only the rates that its last claim names are returned. They had a limit then.
+    If the log lacks the job's beginning, return only the rates that had a limit at the job's last claim: the claim
+    names them.
     """
     known = record.lane if record.priority is not None else None
     names = record.listed.limits if record.listed is not None else ()
