@@ -23,7 +23,6 @@ from rq_core import (
     testing,
 )
 from rq_core.app.durable.entry_names import check_wait, numbered, undo_name, with_key
-from rq_core.app.handles.signal_call import sending_of_json
 from rq_core.app.handles.signal_call import sending_of, sending_of_json
 
 AT_ONCE = RetryPolicy(max_attempts=5, backoff="fixed", base=0.0, jitter=False)

@@ -23,7 +23,7 @@ _GIVEN_UP: Final = "unknown_"
 
 @dataclass
 class LoggedScope:
-    """A breaker's scope, computed from the log. The scope is open if ``until_ms`` is None."""
+    """A breaker's scope, computed from the log. Without ``until_ms`` the scope is open."""
 
     until_ms: int | None = None
     by: str | None = None

@@ -106,7 +106,7 @@ class Spent(NamedTuple):
 
     @classmethod
     def at(cls, arrival_ms: float, limit: Limit) -> Self:
-        """Return the value of a rate of which only the arrival time (Unix ms) is known."""
+        """Return the value of a rate when only its arrival time (Unix ms) is known."""
         return cls(round(arrival_ms * 1000), 0, str(limit), 0)
 
     @property

@@ -212,7 +212,7 @@ class Caps:
 
         Without ``version``, a limit that another operator sets meanwhile is read and replaced, in at most CHANGES_MAX
         attempts. With ``version``, the change is made only if this version is stored. ``declared`` names families that
-        are known besides the families of the queue.
+        are known in addition to the families of the queue.
 
         Raises CapConflict if another change came first, InvalidOption, UnknownScope, NothingDeclared.
         """

@@ -117,7 +117,7 @@ def compare(client: Client, database: Database, queue: str) -> tuple[list[Violat
 
 
 def unmirrored(client: Client, database: Database) -> dict[str, QueueResult]:
-    """Return a result for each queue of which SQL has nothing although Redis has attached the queue to this database.
+    """Return a result for each queue that Redis has attached to this database, and that SQL has nothing about.
     The results are by queue.
 
     Each result has a note on the cause.
