@@ -54,7 +54,7 @@ class Role(NamedTuple):
     does: str
     scripts: tuple[str, ...]
     sends: tuple[str, ...]
-    """Commands that the role sends outside of scripts, in addition to those in LOOKING, CALLING, ``lists`` and ``inbox``."""
+    """Commands that the role sends outside of scripts. LOOKING, CALLING, ``lists`` and ``inbox`` have further ones."""
     reads: tuple[str, ...] = ()
     """Keys that the role reads outside of scripts, and that its scripts do not use."""
     writes: tuple[str, ...] = ()
