@@ -18,7 +18,7 @@ from tests.rigs.durable.family import Budget
 from tests.rigs.durable.joins import Joins
 from tests.rigs.durable.waits import SLEEP, STEP, TIMED, WAIT, Waits
 
-MOST: Final = 2_000_000
+MOST: Final = 8_000_000
 
 Planted = frozenset[str]
 
