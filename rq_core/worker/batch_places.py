@@ -1,7 +1,7 @@
 """The places of a worker that has batch tasks, and the arrival of jobs there. One place runs one batch.
 
-Jobs that wait for their batch to begin share places. They take as many places as full batches would need. So a worker
-claims up to the size of a batch for each free place.
+Jobs that wait for their batch to begin share places: a whole batch of them takes one place. So for each free place, a
+worker claims up to the number of jobs in a batch.
 
 A batch begins when a place has no handler. If there are more batches than places, batches wait. The worker extends the
 leases of their jobs meanwhile.
@@ -162,7 +162,7 @@ class BatchHandlers(Handlers):
         self.executor.places = capacity
         self.executor.on_begin = self._begin
         self._waiting: set[Running] = set()
-        """The claims in queues of batch tasks whose handlers have not begun."""
+        """The claims of jobs in queues of batch tasks, as long as their handlers have not begun."""
         self._prepared: list[Running] = []
         """The claims in ``_waiting`` that have just arrived."""
         self._on_over = lifetime.on_over

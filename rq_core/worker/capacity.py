@@ -16,10 +16,10 @@ CLAIM_MAX: Final = 250
 """Maximum number of jobs in one claim, so that no claim blocks Redis for other clients for long; the next turn claims
 more."""
 HALVES_MIN: Final = 16
-"""Number of places from which on a claim asks for only half of the places. If a worker with fewer places did so, it
-would make twice as many calls, which cost Redis more than the worker gains."""
+"""Least number of places of a worker whose claims ask for only half of the places. A worker with fewer places would
+make twice as many calls, and these calls would cost Redis more than the worker gains."""
 LEND_AFTER_S: Final = 0.5
-"""Seconds without an answer after which a claim's reserved places are lent to other groups."""
+"""Seconds after which a claim without an answer lends its reserved places to other groups."""
 
 
 class Capacity:
@@ -138,7 +138,7 @@ class Shares:
         self._alone = alone
         self._clocks: dict[str, float] = {}
         self._now = 0.0
-        """The lowest virtual clock of a queue when places were last divided."""
+        """The lowest of the queues' virtual clocks when places were last divided."""
 
     def divide(self, places: int, queues: Sequence[str]) -> dict[str, int]:
         """Return how many of ``places`` each queue would receive now, if all these queues had jobs.

@@ -29,15 +29,15 @@ log = logging.getLogger(__package__)
 
 _MARK: Final = f'"{PARENT_HEADER}":'
 _KEPT: Final = '{"keep":'
-"""The beginning of a job's JSON, if the job's result is kept. The result of every child is kept."""
+"""The beginning of the JSON of a job whose result is kept. The result of every child is kept."""
 _KEPT_LENGTH: Final = len(_KEPT)
 _VALUE: Final = "null"
 WHY: Final = ORPHANED
-"""The reason, in the log, for which a worker cancels children."""
+"""The reason that the log shows if a worker has cancelled children."""
 
 
 def parent_of_claim(claim: Claim) -> Parent | None:
-    """Return the parent that waits for a claim's job, and the name of the parent's wait; None: no parent waits."""
+    """Return the parent that waits for the end of a claim's job, with the name of its wait; None: no parent waits."""
     if not claim.spec.startswith(_KEPT) or _MARK not in claim.spec:
         return None
     try:
@@ -67,7 +67,8 @@ def parents_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> li
 def last_of_maps(parents: Iterable[Parent]) -> list[Parent]:
     """Return the parents that get a signal, for children that ended in one call.
 
-    Of the children of one ``map``, only the last gives a signal: a parent waits for the last child that is alive.
+    If several are children of one ``map``, the parent gets one signal, for the last of them: it waits for the last
+    child that is alive.
     """
     found: dict[tuple[str, str, int], tuple[int, Parent]] = {}
     for parent in parents:

@@ -1,11 +1,11 @@
-"""Enqueues a hook's job for each job that died, if its task has a hook. Checks soon after a death in this worker, and
-every few seconds.
+"""Enqueues a hook's job for each job that died, if the task of the dead job has a hook. A worker checks for deaths
+every few seconds, and also soon after a job has died in this worker.
 
 Jobs die in several scripts, and some deaths reach no worker: the worker of a poison job is gone. So workers read the
 queue's index of dead jobs, and enqueue one job of the hook's task for each death. The field ``on_dead_ms`` of ``meta``
-is a time, the *mark*: for each death up to the mark, the hook's job is enqueued. A worker moves the mark on after it
-enqueued these jobs. So each hook is called at least once, even if workers die. A hook's job is retried and audited like
-any other job.
+is a time, the *mark*: for each death up to the mark, the hook's job has been enqueued. A worker moves the mark on after
+it enqueued these jobs. So each hook is called at least once, even if workers die. A hook's job is retried and audited
+like any other job.
 
 Several workers may find one death at once. They derive the same id for the hook's job. Redis remembers the id after the
 job's end. So a later enqueue is a duplicate, even if the hook has already run.
@@ -71,8 +71,8 @@ which is not over yet."""
 
 
 STEP_MS: Final = 5
-"""Milliseconds that Redis' clock must fall behind this worker's clock to count as set back. A smaller difference
-means a slower clock."""
+"""If Redis' clock falls behind this worker's clock by more than this number of milliseconds, it counts as set back. A
+smaller difference means that Redis' clock is slower."""
 
 
 SLACK_MS: Final = 1_000
@@ -107,13 +107,14 @@ class DeathWatch:
         """Number of deaths that this watch handed over to hooks, even if another worker had already done so."""
 
     def begin(self) -> Plan[None]:
-        """Set the mark to now, unless the queue has a mark. Run this before the first claim: no later death is missed
-        then."""
+        """Set the mark to now, unless the queue has a mark. Run this before the worker's first claim, so that the watch
+        misses no later death."""
         now, _ = yield from self._now()
         yield from self._mark_beginning(now - 1)
 
     def _now(self) -> Plan[tuple[int, str | None]]:
-        """Return Redis' time in Unix ms, and the mark (Unix ms, as text); None: the queue has no mark."""
+        """Return Redis' time (Unix ms) and the queue's mark (Unix ms, as text). If the queue has no mark, the second
+        value is None."""
         asked = ["HGET", self._keys("meta"), FIELD]
         # TIME is sent together with a read of the queue: in a cluster the clock of the queue's shard counts.
         time, seen = yield from self._calls.delivery.ask([["TIME"], asked], self._queue)
@@ -149,7 +150,8 @@ class DeathWatch:
         return more
 
     def _mark_beginning(self, at: int) -> Plan[int]:
-        """Set the mark to ``at`` (Unix ms), unless a worker has set it. Return the mark that is set."""
+        """Set the mark to ``at`` (Unix ms), unless a worker has already set a mark. Return the mark that the queue has
+        now."""
         key = self._keys("meta")
         note = in_one_step([["HSETNX", key, FIELD, at], ["HGET", key, FIELD]])
         ((_, seen),) = yield from self._calls.delivery.ask([note], self._queue)

@@ -43,7 +43,7 @@ OVERLAP_S_MAX: Final = 0.05
 loop. Then the worker sends the next turn only after the first steps of the arrived jobs. Otherwise the jobs that this
 turn claims would wait for the loop, and no heartbeat would extend their leases meanwhile."""
 FRESH_INTERVALS: Final = BEATS_IN_LEASE - 1
-"""Maximum age of a lease, in heartbeat intervals, at which the lease is certain to last until the next heartbeat."""
+"""Maximum age of a lease (in heartbeat intervals) up to which the lease certainly lasts until the next heartbeat."""
 HOLD_S_MAX: Final = 1.0
 """Maximum seconds that a suspect is held. An outage of another shard must not delay the suspect, or this worker's
 claims, for longer."""
@@ -109,8 +109,8 @@ class Handlers:
         self._unreported: set[tuple[str, str]] = set()
         """(id, fence) of suspects that were put off. Redis has not answered their rollbacks yet."""
         self.held: Running | None = None
-        """A suspect that does not start yet: if it took the worker down, jobs that were claimed with it would lose a
-        worker, too."""
+        """The suspect that must wait before it starts; None: no suspect waits. If the suspect ended this process at
+        once, other suspects that were claimed with it would count a loss, too."""
         self.arrived: list[Claim] = []
         """Claimed jobs that are about to start."""
         self._since = FOREVER
@@ -180,8 +180,8 @@ class Handlers:
         asyncio.get_running_loop().call_soon(stepped)
 
     def begin_held(self) -> None:
-        """Start the held suspect, if no claim is under way and Redis has answered the rollbacks of the other
-        suspects."""
+        """Start the held suspect, if no claim is under way, no arrived job is about to start, and Redis has answered
+        the rollbacks of the other suspects."""
         if self.held is None or self._unreported or self.arrived:
             return
         if not any(group.claiming for group in self._groups.all):
@@ -263,18 +263,18 @@ def lease_end(running: Running) -> float | None:
 
 PAUSE_S: Final = 0.5
 PAUSE_S_MAX: Final = 8.0
-"""Maximum seconds until a suspect may be claimed again, before a random factor (0.75 to 1.25). The seconds double each
-time that this process puts the suspect off."""
+"""Maximum seconds until a suspect that was put off may be claimed again. Each time that this process puts the suspect
+off, the seconds double, up to this maximum. Then they are multiplied by a random factor from 0.75 to 1.25."""
 REMEMBERED_MAX: Final = 10_000
 
 
 class Suspects:
     """Decides whether this process runs a suspect now. A suspect is a job that has lost a worker, and may lose another.
 
-    A process runs one suspect at a time. If a worker claims several, it keeps one and rolls back the others. The kept
-    one starts once Redis has answered these rollbacks (Handlers.begin_held), or after HOLD_S_MAX. If it killed the
-    worker before that, each of the others would count a loss, although its handler had not begun. So a poison job does
-    not make the others poison.
+    A process runs one suspect at a time. If a worker claims several suspects, it keeps one and rolls back the others.
+    The kept suspect starts once Redis has answered these rollbacks (Handlers.begin_held), or after HOLD_S_MAX. If the
+    kept suspect killed the worker before these answers, each other suspect would count a loss, although its handler had
+    not begun. So a poison job does not make the others poison.
     """
 
     def __init__(self, rng: random.Random | None = None) -> None:

@@ -39,18 +39,19 @@ class Settlement(NamedTuple):
     waits: str = ""
     """Numbers of the entries that a parked job waits for, separated by commas."""
     taken: str = ""
-    """Costs that the handler has reported, as costs_text writes them; empty: it reported none."""
+    """Costs that the handler has reported, as costs_text writes them; empty: the handler has reported no costs."""
     pauses: str = ""
     """The scopes that the handler has paused, and for how long: ``SCOPE|MS``, separated by spaces; usually empty."""
     unsaved: Callable[[], Sequence[tuple[str, str]]] | None = None
-    """Returns the queues and ids of a durable job's children whose success is not saved: if the job ends as cancelled,
-    the worker cancels them."""
+    """Returns the (queue, id) pairs of those children of a durable job whose success is not saved. If the job ends as
+    cancelled, the worker cancels these children."""
 
 
 def successes_in(
     settlements: Iterable[Settlement], queues: Collection[str]
 ) -> tuple[dict[str, list[Settlement]], list[Settlement]]:
-    """Return two parts: queue → successes of ``queues``, which a claim can settle; and all other settlements.
+    """Return the settlements in two parts. The first part has the successes by queue, for ``queues``: the call that
+    claims from a queue can settle them. The second part has all other settlements.
 
     The results in the first part count at most VALUES_MAX characters; a result that is also logged counts LOGGED times.
     Further successes are in the second part.

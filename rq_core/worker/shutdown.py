@@ -21,11 +21,11 @@ from rq_core.worker.wakeups import TROUBLE_PAUSE_S
 log = logging.getLogger(__package__)
 
 STOP_WAIT_S: Final = 1.0
-"""Seconds that a cancelled async handler has to end when the worker stops, and a thread to close its handler's
-dependencies."""
+"""Maximum seconds that a stopping worker waits after it has asked its handlers to stop. In this time async handlers
+end, and threads close the dependencies of their handlers."""
 REPORT_WAIT_S: Final = 5.0
-"""Seconds for the last report of a stopping worker. A claim that is not reported within this time ends with its
-lease."""
+"""Maximum seconds in which a stopping worker sends its last settlements. A claim that is not settled in this time ends
+with its lease."""
 
 
 class Shutdown:

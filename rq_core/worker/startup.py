@@ -208,16 +208,16 @@ class Startup:
                     log.error("declaring the schedules of queue %s failed: %s", queue.name, error)  # noqa: TRY400
 
     async def _begin_telling(self, *queues: str) -> None:
-        """Set each queue's mark, if it has none: the time from which on deaths get their hooks' jobs."""
+        """Set the mark of each queue that has none. Only deaths after the mark get their hooks' jobs."""
         for watch in death_watches(self._client, self._app.tasks, queues).values():
             await self._client.run(watch.begin())
 
     async def declare_anew(self, queue: WatchedQueue, claimed: Claimed, *, since: int) -> bool:
         """Declare the limits again, because a claim was carried out in another epoch of Redis than ``since``.
 
-        ``since`` is the epoch that the worker knew when it sent the claim. Return True if it is possible that no cap
-        counted the claim's jobs: the declaration failed, or the queue has limits and an epoch after ``since`` began
-        without data. Another claim or worker may have declared the limits already.
+        ``since`` is the epoch that the worker knew when it sent the claim. Return True if perhaps no cap counted the
+        claim's jobs: the declaration failed, or the queue has limits and an epoch after ``since`` began without data.
+        In the second case, the result is True even if another claim or worker had already declared the limits.
         """
         meta = queue_keys(queue.name, self._app.prefix)("meta")
         try:

@@ -133,7 +133,8 @@ def seen_ms_in(entry: str) -> int:
 def instants_of(due: Mapping[str, str], now_ms: int) -> list[Instant]:
     """Return what to send to Redis for each due schedule. ``due``: name → the schedule's entry.
 
-    A damaged schedule is logged and left out. If this process cannot compute a schedule, its ``next_ms`` is 0.
+    A damaged schedule is logged and left out. If this process cannot compute a schedule's instants, ``next_ms`` is 0 in
+    what it sends.
     """
     from rq_core.model.recurrence import from_json
     from rq_core.model.schedule import Schedule

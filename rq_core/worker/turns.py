@@ -51,7 +51,7 @@ class _Asked:
     successes: Sequence[Settlement]
     """The successes of the queue that the claim's call also settles."""
     epoch: int
-    """The epoch of Redis in which the queue's limits had been declared when the claim was sent."""
+    """The epoch of Redis in which this worker had last declared the queue's limits when it sent the claim."""
     call: Call[Claimed]
     sent: float
     """Monotonic time at which the claim was sent: the leases of its jobs began later."""
@@ -141,7 +141,7 @@ class Turns:
         return len(group.finished) >= enough and self._handlers.steps_took <= OVERLAP_S_MAX
 
     def _most(self, group: QueueGroup) -> float:
-        """Return the maximum number of jobs that a turn may claim, even with more free places."""
+        """Return the maximum number of jobs that a turn may claim, even if more places are free."""
         # Redis may carry out this turn before the turn under way, which settles the other jobs.
         most = len(group.finished) if group.turns else math.inf
         share = self._lifetime.options.max_jobs

@@ -102,7 +102,7 @@ class Watcher:
         self._on_look = on_look
         self._stopping = False
         self._looked = False
-        """True if the last token was used."""
+        """True if the last token lets the worker claim. Otherwise a token that came goes back to Redis."""
         self._room = asyncio.Event()
         self._quiet = asyncio.Event()
 
@@ -177,7 +177,8 @@ class Watcher:
     def _wake_when_due(self, queue: WatchedQueue, now: float) -> None:
         """Set a timer that lets the worker claim again when the next scheduled job is due.
 
-        The wait for tokens has begun before this time was known, so it does not end at this time.
+        A wait for tokens may have begun before this time was known. It would not end at this time, so a timer is
+        needed.
         """
         if queue.timer is not None:
             queue.timer.cancel()

@@ -166,8 +166,8 @@ def park(queue: str, worker: str, held: Sequence[tuple[str, str, str]]) -> Call[
 def spend(
     queue: str, worker: str, held: Sequence[tuple[str, str, str, str]]
 ) -> Call[dict[str, str]]:
-    """Return the call that reports how much of each unit running jobs have really taken from their rates. It may also
-    pause the jobs' scopes.
+    """Return the call that corrects rates: it reports how much of each unit running jobs have really taken. The call
+    may also pause the jobs' scopes.
 
     A record is (id, fence, costs as text, pauses). ``pauses`` are ``SCOPE|MS``, separated by spaces. A worker sends
     this call before the call that ends the claims. The answer has, by id, why a record was not carried out.

@@ -147,7 +147,8 @@ class QueueOverview:
     kept_bytes: int = 0
     """Bytes of the queue's kept results, with RESULT_COST for each (the setting kept_max_bytes bounds them)."""
     unserved: Unserved | None = None
-    """The jobs that no worker could run, among the scheduled jobs that are due next; None: no such job."""
+    """The jobs of the most frequent unserved task, among the scheduled jobs that are due next; None: there is no
+    unserved job among them."""
     schedules: int | None = None
     """Number of schedules that are on; None: the queue never had a schedule."""
     late_schedule: LateSchedule | None = None

@@ -28,8 +28,8 @@ TOGETHER_MAX: Final = 2_500
 """Maximum number of waits in one round of polls. The waits of a round get their results when the round is over. So if
 very many clients wait, the first results do not come as late as the last poll."""
 GRAINS: Final = 10
-"""The number of equal parts into which a pause is divided. If messages report the end of a job, its polls are due at
-multiples of such a part, so that many waits share a poll."""
+"""A pause is divided into this number of equal parts. If a message will report the end of a job, the job's polls are
+due at multiples of such a part, so that many waits share a poll."""
 
 
 class Nothing(Enum):

@@ -29,8 +29,8 @@ WORKERS_MAX: Final = 1_000
 """Approximate number of a queue's workers that are read."""
 
 _CODE: Final = "code|"
-"""The prefix of the fields that have the task names of workers with the same code. No worker's name can contain
-``|``."""
+"""The prefix of some fields of the key ``workers``. Such a field has the names of the tasks that workers with the same
+code have. No worker's name can contain ``|``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ from rq_core.worker.execution.time_limits import start_task
 log = logging.getLogger(__name__)
 
 FAILED_CALLS_MAX: Final = 8
-"""Number of calls in a row that raise an exception, after which a batch is halved no further. The cause is then
-probably not a job but, for example, the database."""
+"""If this number of calls in a row raise an exception, the batch is not halved any further. The cause is then probably
+not a job but, for example, the database."""
 _OF_ALL: Final = (HandlerSignal, UsageError)
 """Exceptions that concern all jobs of the call. No half of the jobs would succeed."""
 
@@ -96,8 +96,8 @@ class BatchRun(Running):
         super().__init__(first.claim, context, first.task, {}, "", min(limits, default=None))
         self.members = members
         self.takes_place = takes_place
-        """True if the batch takes a place for a handler. A job that was enqueued into another queue than the queue of
-        its task already has a place."""
+        """True if the batch takes a place for a handler. False for a job in a queue that no batch task declares: such a
+        job has had a place since it arrived."""
 
     def facts(self) -> dict[str, Any]:
         """Return the fields of a log record about the batch."""
@@ -119,7 +119,7 @@ class BatchExecutor(Executor):
         self._runs = 0
         """Number of batches whose handlers run."""
         self.linger_max = float("inf")
-        """Most seconds that a batch waits for further jobs."""
+        """Maximum seconds that a batch waits for further jobs."""
         self.on_begin: Callable[[Sequence[Running]], None] | None = None
         """Called with the claims of a batch before its handler begins."""
         self.own_queues = frozenset(
@@ -127,7 +127,8 @@ class BatchExecutor(Executor):
         )
         self._collected: dict[tuple[str, str], _Collected] = {}
         self._ready: deque[_Collected | Running] = deque()
-        """Batches, and jobs of other tasks in the queue of a batch task, that wait for a place."""
+        """The batches that wait for a place, and the jobs of other tasks that wait for a place in a batch task's
+        queue."""
         self._members: dict[Running, Member] = {}
 
     # From a claim to a batch.
@@ -194,7 +195,7 @@ class BatchExecutor(Executor):
                 self.end(waiting, WorkerStopping())
 
     def begin_ready(self) -> None:
-        """Begin batches that wait for a place, while a place is free."""
+        """Begin the batches and jobs that wait for a place, as long as a place is free."""
         while self._ready and (self.places.may_begin() if self.places else not self._runs):
             waiting = self._ready.popleft()
             if isinstance(waiting, Running):

@@ -62,7 +62,7 @@ NOT_BEGUN: Final = (
 )
 """The message of a HandlerTimeout whose isolated handler had not begun."""
 _OUTCOMES: Final[Mapping[str, Outcome]] = {"final": "final", "rollback": "rollback"}
-"""Outcomes that the process of an isolated handler may report, except a retry: any other word counts as a retry."""
+"""Word in a report of an isolated handler's process → outcome. Any other word counts as a retry."""
 HEAR_S: Final = 0.01
 """Seconds that the loop waits, after the timeout of an isolated handler, for a report that the handler's process sent
 before the timeout."""
@@ -119,7 +119,7 @@ class Executor:
 
     @property
     def busy(self) -> bool:
-        """Return whether a handler runs that is not settled."""
+        """Return whether a handler without a settlement runs."""
         return any(not running.settled for running in self.running.values())
 
     @property
@@ -183,7 +183,7 @@ class Executor:
         return running
 
     def launch(self, running: Running) -> None:
-        """Start a prepared handler. If it was asked to stop meanwhile, settle its claim instead."""
+        """Start a prepared handler. If the handler was asked to stop before its start, settle its claim instead."""
         if running.ending is not None or running.settled:
             self._ended(running, running.ending)
             self._free(running)

@@ -242,7 +242,8 @@ class ChildLoop:
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
         self._of_the_job: WeakSet[asyncio.Task[Any]] = WeakSet()
-        """The asyncio tasks that handlers have started; tasks of dependencies that outlive a job are not among them."""
+        """The asyncio tasks that handlers have started. The tasks of dependencies that live longer than a job are not
+        in the set."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a handler and return its result. Then cancel the asyncio tasks that the handler left behind."""

@@ -11,9 +11,9 @@ from rq_core.app.handlers.context import JobContext
 from rq_core.app.handlers.showing import Showing
 
 SHOWN: Final = "shown"
-"""The field of a message with what the handler shows: its progress, and its chunks with their numbers."""
+"""The name of the field in which a message has the handler's progress, and its chunks with their numbers."""
 PAUSE_S: Final = 0.1
-"""Seconds between two such messages."""
+"""Seconds between two messages with progress or chunks."""
 
 
 class PipeShows:

@@ -75,7 +75,8 @@ class _AskingSaver:
         self._asking = asking
 
     def lease_holds(self, _queue: str) -> bool:
-        """Ask the worker. Return whether the lease is in force by its clock, and the handler was not asked to stop."""
+        """Ask the worker. Return whether the lease is in force by the worker's clock, and the handler was not asked to
+        stop."""
         return bool(self._asking.ask("lease"))
 
     async def load(self, _context: JobContext, first: int = 1) -> Box | None:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from rq_core.worker.execution.saver import Saver
 
 TELL_GRACE_S: Final = 0.5
-"""Seconds from the request to stop a handler until its process is killed. After a timeout, the process is killed at
-once instead."""
+"""Seconds that a handler has to stop after the worker asked it to; then its process is killed. After a timeout, the
+process is killed at once."""
 
 END_WAIT_S: Final = 5.0
 """Seconds that idle processes may take to end on request, before they are killed."""
@@ -60,8 +60,8 @@ class _Child:
     process: BaseProcess
     pipe: Connection
     sending: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """A lock that is held while an answer is sent. Another thread may send an answer, too, and messages on a pipe must
-    not overlap."""
+    """A lock that is held while the worker sends a message to the process. Another thread sends long messages, and
+    messages on a pipe must not overlap."""
     reaped: bool = False
     """True if the process group was killed, or the process may have been joined. In both cases another process may have
     got its pid."""

@@ -74,7 +74,7 @@ class Running:
         """The kept result, as Returned.dump writes it; empty until the handler has returned, or if no result is
         kept."""
         self.problem = ""
-        """Which part of the handler's result has no JSON form, and why; empty for any other result."""
+        """The problem of a result that has no JSON form: which part of it, and why; empty for any other result."""
 
     @property
     def waits(self) -> str:

@@ -1,6 +1,6 @@
 """Saves the steps of a worker's handlers. Each queue has at most one call under way.
 
-The next call saves the steps that were done meanwhile.
+Steps that end while a call is under way are saved by the next call.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from rq_core.signals import Parking
 from rq_core.worker.execution.running import Running
 
 PAUSE_S: Final = 0.5
-"""Seconds after which a save that Redis could not take is sent again, while the claim holds."""
+"""Seconds between two attempts to save entries that Redis could not store. The attempts end if the lease is no longer
+in force."""
 LEASE_PAUSE_S: Final = 0.05
 """Seconds between two checks of the lease while the worker's heartbeat is late."""
 BYTES_MAX: Final = 1024 * 1024
 """Maximum number of characters of values in one call, unless a single save has more."""
 LINGER_S: Final = 0.2
-"""Seconds until a job is parked if its handler's own asyncio task does not wait, but another asyncio task that the
-handler has started. A step that begins or ends meanwhile starts the time again."""
+"""Seconds until a job is parked if the handler's own asyncio task does not wait: only an asyncio task that the handler
+has started waits. If a step begins or ends meanwhile, the time starts again."""
 T = TypeVar("T")
 End = Callable[[Running, Parking], None]
 
@@ -63,7 +64,7 @@ class Saver:
         self._waiting: dict[
             str, deque[tuple[Sequence[Saving], asyncio.Future[dict[int, NotSaved]]]]
         ] = {}
-        """For each queue with a call under way: the records that wait for the next call."""
+        """Queue → the records that wait for the next call, for the queues with a call under way."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.loop: asyncio.AbstractEventLoop | None = None
         """The loop of the worker, for handlers in threads."""
@@ -71,8 +72,8 @@ class Saver:
     def home(self, running: Running, end: End, resources: ProcessValues) -> LoopHome | ThreadHome:
         """Return the object through which the steps of a handler in this process use the worker.
 
-        ``end`` asks the handler to stop and is called on the loop. The handler of a task with isolation runs in this
-        process only in a test; its job cannot park.
+        ``end`` asks the handler to stop and is called on the loop. In a test, the handler of a task with isolation may
+        run in this process; its job cannot park.
         """
         task, context = running.task, running.context
         ends = None if task.isolation is not None else end
@@ -276,7 +277,8 @@ class LoopHome(_Home):
         return ended
 
     async def let_end(self) -> None:
-        """Let no further step begin, and wait for the steps that still run. They may outlive a handler that failed."""
+        """Let no further step begin, and wait for the steps that still run. Steps may still run after their handler has
+        failed."""
         if self._context.steps is not None:
             self._context.steps.close()
         if self._timer is not None:

@@ -71,15 +71,15 @@ class LeaseKeeper:
         self._failed: set[object] = set()
         """The servers that did not answer the last heartbeat."""
         self._refused: dict[str, float] = {}
-        """Queue → time (on ``clock``) from which its leases count, for queues whose leases Redis refused to extend at
-        the last heartbeat. This is the value that ``last_success`` had before the first refusal."""
+        """The queues whose leases Redis refused to extend at the last heartbeat. Queue → time (on ``clock``) from which
+        the queue's leases count: the value that ``last_success`` had before the first refusal."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rq-core-leases", daemon=True)
         self.interval = 10.0
         """Seconds between two heartbeats: a third of the shortest lease."""
         self.last_success = clock()
-        """Time (on ``clock``) at which the worker sent the last heartbeat that all servers answered. The leases of a
-        queue count from ``extended_at``."""
+        """Time (on ``clock``) at which the worker sent the last heartbeat that all servers answered. ``extended_at``
+        returns the time from which the leases of one queue count."""
 
     def start(self) -> None:
         """Start the thread; call this once."""
@@ -120,8 +120,8 @@ class LeaseKeeper:
                         self._table.drop(claim)
 
     def extended_at(self, queue: str) -> float:
-        """Return the time (on ``clock``) from which the queue's leases count. It is not certain that a later heartbeat
-        has extended them."""
+        """Return the time (on ``clock``) from which the queue's leases count: the time of the last heartbeat that has
+        certainly extended them."""
         return self._refused.get(queue, self.last_success)
 
     def beat(self) -> None:
@@ -177,8 +177,8 @@ class LeaseKeeper:
     def _tell(
         self, calls: Sequence[Call[Extended]], answers: Sequence[Extended | RqCoreError]
     ) -> dict[str, RqCoreError]:
-        """Call ``on_lost`` and ``on_cancelling`` for the answers. Return queue → error for queues whose leases were not
-        extended."""
+        """Report the jobs in the answers: call ``on_lost`` for lost claims and ``on_cancelling`` for jobs that are
+        being cancelled. Return queue → error, for the queues whose leases were not extended."""
         refused: dict[str, RqCoreError] = {}
         for call, answer in zip(calls, answers, strict=True):
             if isinstance(answer, RqCoreError):

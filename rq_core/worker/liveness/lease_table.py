@@ -51,8 +51,8 @@ class LeaseTable:
         _HEAD.pack_into(self._memory, 0, time.monotonic(), interval, worker.encode())
 
     def hold(self, claim: Claim, until: float | None) -> None:
-        """Add a claim to the table. If the table is full, do nothing: only the worker's heartbeat extends this
-        lease."""
+        """Add a claim to the table. If the table is full, leave the claim out: then the supervisor cannot extend its
+        lease, only the worker's heartbeat can."""
         row = self._used.get((claim.queue, claim.id))
         if row is None:
             if not self._free:

@@ -50,7 +50,7 @@ class LoopWatch:
         threading.Thread(target=self._look, args=(loop,), name="rq-core-loop", daemon=True).start()
 
     def measure(self) -> None:
-        """Store how late this measurement is and when the next one is due. Schedule the next one."""
+        """Store how late this measurement is, and when the next measurement is due. Schedule the next measurement."""
         now = self._clock()
         self._lags.append(max(0.0, now - self._due))
         self._due = now + EVERY_S
