@@ -5,8 +5,8 @@
 - ``lost``: decides whether a lost job can be restored.
 - ``windows``: finds the ids and names that Redis must remember after their jobs have ended.
 - ``lost_schedules``: finds the changes of schedules that Redis lost, and makes them again.
-- ``lost_rates``: finds the debts and pauses that Redis lost, and writes them again.
-- ``lost_pauses``: finds the pauses and resumes of operators that Redis lost, and makes them again.
+- ``lost_rates``: finds the use of rates and the pauses that Redis lost with all its data, and writes them again.
+- ``lost_pauses``: finds the pauses and resumes by operators that Redis lost, and makes them again.
 - ``lost_boxes``: finds in the log the saved steps of durable jobs that Redis lost.
 - ``switch_off``: switches a log off.
 """

@@ -18,7 +18,9 @@ from sql_audit.upkeep.windows import forgotten
 
 @dataclass(frozen=True, slots=True)
 class LostJob:
-    """A job that is live or lost in SQL, and that Redis does not have."""
+    """A job that Redis does not have. In SQL, the job is live or lost, or it is gone only according to the baseline
+    after a gap.
+    """
 
     job_id: str
     task: str | None
@@ -27,11 +29,12 @@ class LostJob:
     enqueued_at_ms: int | None
     digest: str | None
     finished: str | None
-    """The orphaned event that ended the job, if there is one: then the job need not run again."""
+    """The type of the orphaned event that ended the job; None without such an event. With it, the job need not run
+    again."""
     ran_on: bool
-    """True if a worker continued to run the job after the loss, and Redis refused its settlement."""
+    """True if a worker went on with the job after Redis had lost it, so that Redis refused the worker's settlement."""
     uncertain: str | None
-    """A sentence that names the gap or quarantined entry in which the job may have ended; None if it cannot have
+    """A sentence about the gap or the quarantined entry in which the job may have ended; None if the job cannot have
     ended."""
     over: str | None
     """The reason why the job need not run again; None if it must run again."""
@@ -40,21 +43,21 @@ class LostJob:
     steps_lost: bool = False
     """True if the log does not have all saved steps of the job. The job's next step fails."""
     why_lost: str | None = None
-    """The reason why the job's steps and signals must not be put back from the log; None: they may be."""
+    """The reason why the job's steps and signals must not be put back from the log; None: there is no such reason."""
     signals_lost: bool = False
-    """True if the log does not have all untaken signals with their values. Their senders must send them again."""
+    """True if the log lacks the value of a signal that no wait has taken. The sender must send such a signal again."""
 
 
 @dataclass(slots=True)
 class JobLog:
-    """Facts about a job that its events have, but its row in SQL does not."""
+    """The facts about a job that are in its events, but not in its row in SQL."""
 
     specs: dict[str, str] = field(default_factory=dict)
     """The JSON of jobs with this id, by the digest of the arguments (an id may have been used twice)."""
     fence: str | None = None
     """The fence of the job's last claim."""
     refused: str | None = None
-    """The outcome that the worker of the last claim reported after Redis had lost the job."""
+    """The outcome with which the worker of the last claim was refused, because Redis did not have the job any more."""
     end: tuple[str, OutboxId] | None = None
     """The orphaned event that ended the job, and its entry; None if no orphaned event ended it."""
     end_ms: int | None = None
@@ -93,11 +96,11 @@ def job_logs(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dic
 def judge_lost(
     job: JobRow, told: JobLog, was: str | None, uncertain: str | None, *, missing: bool
 ) -> tuple[LostJob, Restoration | None]:
-    """Decide whether a job is restored. Return the decision, and the record to send to Redis; None if nothing is
+    """Decide whether to restore a job. Return the decision, and the record to send to Redis; None if nothing is
     restored.
 
     If the job had ended, the record restores only the id that Redis must remember. ``was`` is the job's last known
-    state. ``missing`` is True if the job is live in SQL.
+    state. ``uncertain`` is as in LostJob. ``missing`` is True if the job is live in SQL.
     """
     finished = None if told.end is None else told.end[0]
     spec = told.specs.get(job.digest or "")

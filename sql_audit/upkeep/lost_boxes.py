@@ -1,8 +1,8 @@
 """Finds in the log the steps and signals of durable jobs whose boxes Redis has lost.
 
 The log has the result of a step if the task has ``audit_result="full"``. If one result is missing, nothing of the box
-is put back: the job would repeat that step. The log has the value of a signal if its sender has
-``audit_payload="full"``. Otherwise an untaken signal must be sent again.
+is put back, because the job would call the function of that step again. The log has the value of a signal if its sender
+has ``audit_payload="full"``. Otherwise the sender must send the signal again, unless a wait has taken it.
 """
 
 from __future__ import annotations
@@ -33,28 +33,31 @@ class FoldedBox:
 
     def __init__(self) -> None:
         self.entries: dict[int, StepEntry | None] = {}
-        """The entries by number. None takes the place of an entry whose value the log does not have."""
+        """The entries by number; None in place of an entry whose value the log does not have."""
         self.begun: dict[int, StepEntry] = {}
-        """The begun entries, by number, as they were before they were saved."""
+        """The begun entries by number, as their events ``step_begun`` wrote them; also of entries that were saved
+        later."""
         self.takes: dict[int, Mapping[str, Any]] = {}
-        """The events of waits that have taken a signal, by the numbers of their entries."""
+        """The events with which waits took a signal, by the number of the wait's entry."""
         self.beside: dict[int, LoggedSignal] = {}
-        """The other signals that had the numbers of the taken ones already when the log got the takes. A worker had
-        put the takes back. The keys are the numbers of the entries."""
+        """By the number of a wait's entry: another signal that already had the number of the taken signal when the log
+        got the event of the take. A worker had put this take back."""
         self.mail = LoggedBox()
 
     def take(self, number: int, took: Mapping[str, Any]) -> None:
-        """Note the event of a wait that has taken a signal. ``number``: the number of the wait's entry."""
+        """Note the event ``took``, with which a wait has taken a signal. ``number`` is the number of the
+        wait's entry.
+        """
         self.takes[number] = took
         signal = self.mail.signals.get(took["message"])
         if signal is not None and not _is_same(signal.facts, took):
             self.beside[number] = signal
 
     def wait_again(self) -> None:
-        """Undo each take of a signal whose number now belongs to another signal. The wait is then open again.
+        """Open a wait again if the number of the signal that it took now belongs to another signal.
 
-        Redis forgot the take, and gave the number to the other signal. If the worker has put the take back since then,
-        the take stays, and the other signal is not taken.
+        In that case Redis forgot the take, and gave the number to the other signal. But if a worker put the take back
+        after that, the take stays, and the other signal stays untaken.
         """
         for number, took in self.takes.items():
             signal = self.mail.signals.get(took["message"])
@@ -65,10 +68,10 @@ class FoldedBox:
                 self.entries[number] = self.begun.get(number, waits)
 
     def signals(self) -> list[str | None]:
-        """Return the texts of the signals, in the order of their numbers. None: an untaken signal whose value the log
-        does not have.
+        """Return the texts of the signals, in the order of their numbers. If no wait has taken a signal, and the log
+        does not have its value, None takes the place of its text.
 
-        The list ends before the first signal that the log does not have at all.
+        The list ends before the first number whose signal the log does not have.
         """
         found, numbers = self.mail.signals, itertools.count(1)
         known = [found[n] for n in itertools.takewhile(found.__contains__, numbers)]
@@ -81,8 +84,8 @@ def boxes_in(
 ) -> dict[tuple[str, str], FoldedBox]:
     """Return the boxes of some jobs by (job id, box id). ``rows`` are all events of these jobs, in order.
 
-    ``orphaned`` are the ranges of orphaned events. If an orphaned event contradicts a surviving one, the surviving one
-    is used.
+    ``orphaned`` are the ranges of orphaned events. If an orphaned event contradicts a surviving event, the surviving
+    event counts.
     """
     found: defaultdict[tuple[str, str], FoldedBox] = defaultdict(FoldedBox)
     values: dict[tuple[Any, str], str | None] = {}
@@ -129,7 +132,7 @@ def boxes_in(
 
 
 def _is_same(signal: Mapping[str, Any], took: Mapping[str, Any]) -> bool:
-    """Return whether a wait may have taken this signal: name and digest are the same in both events."""
+    """Return whether the signal may be the one that a wait took: both events have the same name and digest."""
     return (signal["name"], signal["digest"]) == (signal_of(took["name"]), took["digest"])
 
 
@@ -149,15 +152,18 @@ class LostBox(NamedTuple):
     records: list[Restoration] | None
     """The records that put the box back; None if the log does not have all of its steps."""
     signals_lost: bool = False
-    """True if the log does not have all untaken signals with their values. Their senders must send them again."""
+    """True if the log lacks the value of a signal that no wait has taken. The sender must send such a signal again."""
     why_lost: str | None = None
-    """The reason why the box must not be put back from the log: the log was changed."""
+    """The reason why the box must not be put back: its events in the log were changed. None: there is no
+    such reason."""
 
 
 def box_restorations(
     boxes: Mapping[tuple[str, str], FoldedBox], job_id: str, life: str | None
 ) -> LostBox:
-    """Return the records to send to Redis to put a job's box back. ``life`` is the box's id."""
+    """Return what must be sent to Redis to put a job's box back. ``life`` is the id of the box; None: the job has no
+    box.
+    """
     box = boxes.get((job_id, life or ""))
     if life is None:
         return LostBox([])
@@ -192,7 +198,9 @@ def entries_of_boxes(rows: Iterable[EventRow]) -> Mapping[str, list[OutboxId]]:
 
 
 def trusted(box: LostBox, batches: TrustedBatches, entries: Iterable[OutboxId]) -> LostBox:
-    """Return the box. If the batches with its events fail the check of their hashes, return it without its records."""
+    """Return the box unchanged if the batches with its events pass the check of their hashes. Otherwise, return it
+    without its records and with the reason.
+    """
     why = batches.why_not(entries) if box.records else None
     return box if why is None else LostBox(None, why_lost=why)
 

@@ -1,4 +1,4 @@
-"""Finds in the log the pauses and resumes of operators that Redis lost, and makes them again, for ``audit restore``.
+"""Finds in the log the pauses and resumes by operators that Redis lost, and makes them again, for ``audit restore``.
 
 After a failover to a replica that lacked the last events, a scope may stay paused although an operator had resumed it,
 or its jobs may begin although an operator had paused it. Only the last change of a scope in the log counts. That change
@@ -44,7 +44,7 @@ class LostPause:
 
 
 def lost_pauses(client: Client, database: Database, queue: str) -> list[LostPause]:
-    """Return the changes of operators that Redis lost, and that are not in force. The mirror must have caught up.
+    """Return the changes by operators that Redis forgot and that are not in force. The mirror must have caught up.
 
     Raise the errors of Redis and SQL.
     """
@@ -69,9 +69,9 @@ def lost_pauses(client: Client, database: Database, queue: str) -> list[LostPaus
 
 
 def put_pauses_back(client: Client, database: Database, queue: str, *, by: str) -> list[LostPause]:
-    """Pause and resume scopes again as operators had done. Return the changes that are in force again.
+    """Pause and resume scopes again, as operators did before the loss. Return the changes that are in force again.
 
-    A scope that has neither a rate nor a breaker by now is left as it is. Raise the errors of Redis and SQL.
+    A scope that now has neither a rate nor a breaker is left unchanged. Raise the errors of Redis and SQL.
     """
     now_ms = time_ms(client.run(client.calls.delivery.ask([["TIME"]], queue))[0])
     calls, made = client.calls.pauses, []
@@ -105,7 +105,9 @@ def _forgotten(database: Database, queue: str) -> Iterator[LostPause]:
 
 
 def _pause_in(entry: str) -> tuple[int | None, str | None]:
-    """Return until when an entry of the key ``rates`` pauses its scope (Unix ms), and the operator who paused it."""
+    """Return the end of the pause (Unix ms) and the operator who paused the scope, from an entry of the key ``rates``.
+    None takes the place of a fact that the entry does not have.
+    """
     breaker = read_breaker(entry)
     if breaker is not None:
         return breaker.until_ms, breaker.by

@@ -41,9 +41,10 @@ _CHUNK: Final = 200
 
 
 def put_rates_back(client: Client, database: Database, queue: str, *, by: str) -> list[str]:
-    """Write again what the log has of rates and pauses that Redis lost with all its data. Return the changed scopes.
+    """Write into Redis again the use of rates, the failures of breakers, and the pauses, after Redis has lost all its
+    data. Return the changed scopes.
 
-    The list is empty if Redis has not lost all its data. Raises the errors of Redis and SQL.
+    The list is empty if Redis has not lost all its data. Raise the errors of Redis and SQL.
     """
     with database.readers.connect() as connection:
         lost = list(_lost(connection, queue))
@@ -54,7 +55,7 @@ def put_rates_back(client: Client, database: Database, queue: str, *, by: str) -
 
 
 def _lost(connection: Connection, queue: str) -> Iterator[tuple[str, Spent | BreakerEntry, Limit]]:
-    """Yield (scope, value, limit) as they were when Redis lost its data."""
+    """Yield (scope, value, limit) for each rate and breaker, as they were when Redis lost all its data."""
     beginning = connection.execute(_BEGINNING, {"queue": queue}).one_or_none()
     facts = {} if beginning is None else read_json(beginning.detail, dict)
     if beginning is None or facts.get("reason") != "created":
@@ -74,7 +75,9 @@ def _lost(connection: Connection, queue: str) -> Iterator[tuple[str, Spent | Bre
 
 
 def _in_force(holders: Holders, at_ms: int) -> Iterator[tuple[str, Spent | BreakerEntry, Limit]]:
-    """Yield (scope, value, limit) of all rates and breakers that a replay knows. ``at_ms`` is the last event's time."""
+    """Yield (scope, value, limit) for each rate that is in use or paused after a replay, and for each breaker that has
+    failures or a pause. ``at_ms`` is the time of the last event (Unix ms).
+    """
     for scope, spent in holders.spent():
         yield scope, spent._replace(at_ms=at_ms), Limit.parse(spent.limit)
     breakers = holders.breakers

@@ -4,11 +4,11 @@ Workers declare the schedules of their code in each new epoch. So only *live* ch
 operator or ``schedule_many`` stored, pauses, and removals.
 
 The log has every change, also those that Redis forgot. The last live change is in force unless a later event ended it.
-A declaration by code never ends a live rule, a pause or a removal. If the log has a declaration that does, Redis had
-lost the live change before.
+Redis lets no declaration by code end a live rule, a pause or a removal. If the log has such a declaration, Redis had
+lost the live change before it.
 
-Each event has the rule of its schedule. The log has the job of a schedule only with ``audit_payload="full"``. If Redis
-still has the job, and its digest is the one in the log, the job is taken from Redis.
+Each event has the rule of its schedule. The log has the job of a schedule only with ``audit_payload="full"``.
+Otherwise, the job is taken from Redis, if Redis still has it with the digest that is in the log.
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -63,13 +63,13 @@ class LostSchedule:
     unknown: str | None = None
     """The reason why the change cannot be made again; None if it can."""
     uncertain: str | None = None
-    """A sentence that names the gap or quarantined entry in which the schedule may have been changed; None without such
+    """A sentence about the gap or the quarantined entry in which the schedule may have been changed; None without such
     a gap or entry."""
 
 
 @dataclass(slots=True)
 class _Wanted:
-    """The last settings of a schedule, according to the log."""
+    """The settings that a schedule must have according to the last changes in the log."""
 
     at: OutboxId
     state: str
@@ -90,9 +90,10 @@ class LostSchedules:
     """The schedules in Redis, by name."""
     wanted: dict[str, _Wanted] = field(default_factory=dict)
     packs: dict[str, str] = field(default_factory=dict)
-    """The jobs of schedules whose rules Redis lost, by name; an empty text if neither the log nor Redis has the job."""
+    """The jobs of the schedules whose rules Redis lost, by the schedule's name. The text is empty if neither the log
+    nor Redis has the job."""
     last_ms: dict[str, int] = field(default_factory=dict)
-    """The last instants of the schedules in ``packs`` according to the log, by name."""
+    """The last instant of each schedule in ``packs`` according to the log (Unix ms), by the schedule's name."""
 
 
 def stored_entries(client: Client, queue: str) -> dict[str, str]:
@@ -203,7 +204,7 @@ def _wanted(connection: Connection, queue: str) -> dict[str, _Wanted]:
 def _is_after_a_loss(before: _Wanted, said: dict[str, Any]) -> bool:
     """Return whether the event ``said`` shows that Redis had lost the change ``before``.
 
-    This is so if the event is a declaration by code that Redis refuses while it has the change.
+    It does if it is a declaration by code that Redis would have refused with the change ``before``.
     """
     if said["source"] != "code":
         return False
@@ -225,7 +226,7 @@ def _changed(before: _Wanted | None, at: OutboxId, said: dict[str, Any]) -> _Wan
 
 
 def _wants(wanted: _Wanted, stored: Schedule | None) -> str | None:
-    """Return the change that a schedule in Redis needs to have its last settings in the log; None: no change."""
+    """Return the change that gives a schedule in Redis its last settings in the log; None: no change is needed."""
     if stored is not None and stored.source == "live" and stored.version > wanted.version:
         return None  # An operator set it while the log was off.
     if wanted.state == "removed":

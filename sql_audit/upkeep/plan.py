@@ -27,9 +27,9 @@ OUTCOMES: Final = {
     for state in JOB_STATES
     if state not in {str(live) for live in State}
 }
-"""Outcome → the state of the jobs with this outcome. For each outcome, an operator may set how long jobs are kept. The
-outcome ``dead`` has the state ``pruned``: a dead job that Redis still has is never removed, since it may be
-requeued."""
+"""For each outcome, the state in SQL of the jobs with this outcome. An operator may set for each outcome how long its
+jobs are kept. The outcome ``dead`` has the state ``pruned``: a dead job that Redis still has is never removed, since it
+may be requeued."""
 
 _CURSORS: Final = text(
     "SELECT queue, epoch, seq, batch FROM mirror_cursor "
@@ -55,8 +55,8 @@ _ENDED: Final = "COALESCE(j.finished_at_ms, j.since_ms, 0)"
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How long (ms) finished jobs are kept: ``keep`` by outcome (see OUTCOMES), ``older_than_ms`` for other
-    outcomes.
+    """The times for which finished jobs are kept, in ms. ``keep`` has the times by outcome (see OUTCOMES). For any
+    other outcome, the time is ``older_than_ms``.
     """
 
     older_than_ms: int
@@ -75,9 +75,8 @@ class Rules:
 
 
 class Cut(NamedTuple):
-    """The entry up to which a prune removes jobs of a queue's log.
-
-    ``ended_before`` has the times before which the removed jobs must have ended.
+    """The entry up to which a prune removes jobs from a queue's log, and the conditions for the jobs that it
+    removes.
     """
 
     queue: str
@@ -88,7 +87,7 @@ class Cut(NamedTuple):
     through_entries: int
     through_events: int
     ended_before: dict[str, int]
-    """The Unix ms before which a job must have ended to be removed, by the job's state."""
+    """By state of a job: Unix ms before which the job must have ended. Otherwise the prune does not remove the job."""
     rules: str
 
     @property

@@ -184,7 +184,9 @@ class _Run:
         return link.head
 
     def begin(self, cut: Cut) -> None:
-        """Record that the prune of a queue has begun. From then on, the triggers allow its deletions."""
+        """Record that the prune of a queue has begun. From then on, the database's triggers allow deletions from the
+        queue's log.
+        """
         with self.database.writing(wait=True) as connection:
             assert connection is not None
             self._lock(connection, cut.queue)
@@ -193,8 +195,9 @@ class _Run:
         self.on_step("begun")
 
     def end(self, cut: Cut) -> None:
-        """Record that the prune has ended, and which events are left up to the cut. From then on, the triggers refuse
-        deletions again."""
+        """Record that the prune has ended, and which events it left up to the cut. From then on, the triggers refuse
+        deletions again.
+        """
         told = self.done[cut.queue]
         with self.database.writing(wait=True) as connection:
             assert connection is not None
@@ -285,10 +288,10 @@ class _Run:
     # PostgreSQL: whole months.
 
     def drop_months(self) -> None:
-        """Drop the partitions of old months. Events that must stay are copied to a new partition of the month.
+        """Drop the partitions of old months. Events that must stay are copied to a new partition for the same month.
 
-        A month is old if it ended longer ago than the shortest time for which jobs are kept. A partition without an
-        event of a job to remove stays.
+        A month is old if it ended longer ago than the shortest of the times for which jobs are kept. A partition stays
+        if none of the jobs to remove has an event in it.
         """
         oldest = min((max(cut.ended_before.values()) for cut in self.cuts), default=0)
         with self.database.readers.connect() as connection:

@@ -39,7 +39,8 @@ from sql_audit.upkeep.survey import Differences, find_differences, lost_jobs, re
 POLL_S: Final = 0.05
 """Seconds between two checks whether the mirror has caught up, and between two tries of a call."""
 ROUNDS_MAX: Final = 10
-"""Maximum number of rounds of a restore. A further round begins if another restore changed the queue during a round."""
+"""Maximum number of rounds of a restore. If another restore changed the queue during a round, a further
+round begins."""
 WHY: Final = "audit restore"
 OTHER_BOX: Final = (
     "nothing was put back, since Redis has a box with other numbers of entries or signals: run"
@@ -56,13 +57,13 @@ class Applied:
     restored: int = 0
     removed: int = 0
     remembered: int = 0
-    """Number of ids of ended jobs that Redis remembers again."""
+    """Number of ids that Redis remembers again, although their jobs have ended."""
     named: int = 0
-    """Number of names of ended jobs that are held again until their instants."""
+    """Number of names that ended jobs hold again in Redis, until an instant."""
     scopes: list[str] = field(default_factory=list)
-    """The scopes whose debts or pauses Redis has again."""
+    """The scopes of the rates and breakers whose use, failures or pauses Redis has again."""
     pauses: list[LostPause] = field(default_factory=list)
-    """Pauses and resumes of scopes by operators that Redis had lost, and that are in force again."""
+    """Pauses and resumes by operators that Redis had lost, and that are in force again."""
     over: list[LostJob] = field(default_factory=list)
     """Lost jobs that were not restored, since they need not run again."""
     uncertain: list[LostJob] = field(default_factory=list)
@@ -72,8 +73,8 @@ class Applied:
     held: list[str] = field(default_factory=list)
     """Ids of lost jobs that were not restored, since another job holds their name."""
     alive: dict[str, str] = field(default_factory=dict)
-    """States of lost jobs that were not restored, since Redis has them again, by id. The value is ``remembered`` if
-    another job with the id has ended after the loss."""
+    """By id: the state of a lost job that was not restored, since Redis has the job again. The value is ``remembered``
+    if another job with the id has ended after the loss."""
     schedules: list[LostSchedule] = field(default_factory=list)
     """Changes of schedules that Redis had lost, and that are in force again."""
     schedules_left: list[LostSchedule] = field(default_factory=list)
@@ -83,13 +84,13 @@ class Applied:
     steps_lost: list[str] = field(default_factory=list)
     """Ids of jobs whose saved steps are lost, since the log does not have all of them. Their next step fails."""
     why_lost: dict[str, str] = field(default_factory=dict)
-    """The reasons why saved steps were not put back although the log has them, by job id: the log was changed, or Redis
-    has a box with other numbers. These jobs are also in ``steps_lost``."""
+    """By job id: the reason why saved steps were not put back although the log has them. Either the log was changed,
+    or Redis has a box with other numbers. These jobs are also in ``steps_lost``."""
     signals_lost: list[str] = field(default_factory=list)
     """Ids of jobs that have lost signals, since the log does not have the signals' values. Their senders must send them
     again."""
     left: dict[str, str] = field(default_factory=dict)
-    """The states, by id, of revived jobs that were not removed: they have changed, or a worker has claimed them."""
+    """By id: the state of a revived job that was not removed, because it has changed or a worker has claimed it."""
 
     @property
     def complete(self) -> bool:
@@ -110,12 +111,14 @@ def restore_jobs(
     wait_s: float = 30.0,
     on_progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Applied:
-    """Restore the lost jobs of a queue, and remove its revived jobs, which had ended. Return the changes.
+    """Restore the lost jobs of a queue. Remove its revived jobs, since they have ended according to the log. Return
+    the changes.
 
-    The ids, names, steps and schedules that Redis forgot are put back, too. A job that may have ended in a gap of the
-    log may run a second time: it is restored only with ``accept_gaps``. A revived job with a claim in force may be half
-    done, so it is left to its worker. ``wait_s`` is the number of seconds that the mirror may need to catch up.
-    ``on_progress`` is called with the number of handled jobs, ids and names, and the number of all of them.
+    Ids, names, steps, schedules, and the use and pauses of scopes that Redis forgot are put back, too. A job that may
+    have ended in a gap of the log may run a second time, so it is restored only with ``accept_gaps``. A revived job
+    with a claim in force may be half done, so it is left to its worker. ``wait_s`` is the number of seconds that the
+    mirror may need to catch up. ``on_progress`` is called with two numbers: the jobs, ids and names that were handled
+    so far, and all of them.
 
     Raise MirrorBehind if the mirror does not catch up. Raise RestoredMeanwhile if another restore keeps changing the
     queue. Raise the errors of Redis and SQL.
@@ -158,7 +161,8 @@ def restore_jobs(
 
 
 def wait_level(client: Client, database: Database, queue: str, wait_s: float) -> None:
-    """Wait until SQL has the entry that was the last of Redis' outbox at the first read.
+    """Wait until the mirror has caught up: SQL must have the entry that was the last in Redis' outbox when the wait
+    began.
 
     Raise MirrorBehind after ``wait_s`` seconds.
     """
@@ -282,7 +286,9 @@ def _boxes_again(
 def _jobs_again(
     database: Database, queue: str, ids: list[str], done: Applied, *, accept_gaps: bool
 ) -> Iterable[list[Restoration]]:
-    """Return the records that restore lost jobs, in lists by kind, in the order in which they must be sent."""
+    """Return the records that restore lost jobs: one list for each kind of record. The lists are in the order in which
+    they must be sent.
+    """
     kinds = ("remember", "name", "entry", "restore")
     by_kind: dict[str, list[Restoration]] = {kind: [] for kind in kinds}
     for lost, found in lost_jobs(database, queue, ids):

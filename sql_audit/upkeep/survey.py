@@ -74,7 +74,7 @@ _TAKEN_SINCE: Final = text(
     f"AND enqueued_at_ms >= :at AND enqueued_at_ms < :until AND state NOT IN ('{LOST}', '{GONE}') "
     "ORDER BY enqueued_at_ms LIMIT 1"
 )
-"""Selects a surviving job that took the name of a lost job at a time at which the lost job would have held it."""
+"""Selects a surviving job that took a lost job's name while the lost job would still have held the name."""
 _FINISHED: Final = text(
     "SELECT DISTINCT job_id FROM job_event_orphaned WHERE queue = :queue "
     f"AND type IN ({', '.join(repr(str(end)) for end in sorted(JOB_ENDS))}) ORDER BY job_id"
@@ -89,7 +89,7 @@ class RevivedJob:
     finished: str
     """The type of the event that ended the job."""
     number: str
-    """The number of that event's entry in the outbox."""
+    """The number of the outbox entry with that event."""
     state: str
     """The job's current state in Redis."""
 
@@ -102,30 +102,32 @@ class Survey:
     revived: list[RevivedJob] = field(default_factory=list)
     schedules: list[LostSchedule] = field(default_factory=list)
     pauses: list[LostPause] = field(default_factory=list)
-    """Pauses and resumes of scopes by operators that Redis lost."""
+    """Pauses and resumes by operators that Redis lost."""
     boxes: dict[str, bool] = field(default_factory=dict)
-    """Ids of jobs in Redis that have lost their saved steps, each with whether the log has all of these steps."""
+    """By id of a job in Redis that has lost saved steps or signals: True if all steps of the job can be put back from
+    the log."""
     why_lost: dict[str, str] = field(default_factory=dict)
     """The reasons why the saved steps of jobs in Redis must not be put back from the log, by job id."""
     forgotten: int = 0
-    """Number of ids that Redis must remember after their jobs' ends and has forgotten."""
+    """Number of ids that Redis has forgotten, although it must remember them after their jobs have ended."""
     names: int = 0
-    """Number of names that Redis must hold until an instant, although their jobs have ended, and has forgotten."""
+    """Number of names that Redis has forgotten, although ended jobs hold them until an instant."""
 
 
 class Differences(NamedTuple):
     """The differences between Redis and SQL that a restore can repair, as ids and records."""
 
     missing: list[str]
-    """Ids of jobs that Redis does not have, although they are alive or lost according to SQL."""
+    """Ids of the jobs that Redis does not have, and that are live or lost in SQL. Jobs that only the baseline after a
+    gap shows to be gone are included."""
     revived: dict[str, str]
-    """State lines in Redis of jobs that have an orphaned end, by id."""
+    """State lines of the jobs in Redis that ended according to an orphaned event, by id."""
     windows: list[Restoration]
-    """Restorations of ids that Redis has forgotten."""
+    """The records that make Redis remember forgotten ids of ended jobs again."""
     names: list[Restoration]
-    """Restorations of names that Redis has forgotten."""
+    """The records that give forgotten names to ended jobs again."""
     boxes: dict[str, str]
-    """Ids of the lost boxes of jobs that Redis has, by job id."""
+    """Ids of the boxes that Redis has lost wholly or partly although it has their jobs, by job id."""
     last: str
     """The mark of the last restore, from the queue's ``meta``; "-" before the first restore."""
 
@@ -179,7 +181,9 @@ def find_differences(client: Client, database: Database, queue: str) -> Differen
 
 
 def _without_boxes(client: Client, queue: str, lives: dict[str, str]) -> dict[str, str]:
-    """Return, by job id, the boxes in ``lives`` that lack their header, a step or a signal in Redis."""
+    """Return the boxes in ``lives`` that are incomplete in Redis, by job id: the header, a step or a signal is
+    missing.
+    """
     calls, found = client.calls, dict[str, str]()
     boxes = queue_keys(queue, calls.delivery.prefix)("boxes")
     for begin in range(0, len(lives), CHUNK):
@@ -202,8 +206,8 @@ def _now_ms(client: Client) -> int:
 
 
 def _windows(client: Client, database: Database, queue: str, now_ms: int) -> list[Restoration]:
-    """Return the records for ids of ended jobs that Redis should remember but has forgotten. Ids of live jobs are left
-    out.
+    """Return a record for each id of an ended job that Redis should remember but has forgotten. Ids that a live job
+    has are left out.
     """
     calls = client.calls
     keys = queue_keys(queue, calls.delivery.prefix)
@@ -220,7 +224,7 @@ def _windows(client: Client, database: Database, queue: str, now_ms: int) -> lis
 
 
 def _names(client: Client, database: Database, queue: str, now_ms: int) -> list[Restoration]:
-    """Return the records for names that ended jobs should still hold, but that no job holds in Redis."""
+    """Return a record for each name that an ended job should still hold, if no job holds the name in Redis."""
     keys = queue_keys(queue, client.calls.delivery.prefix)
     with database.readers.connect() as connection:
         told = list(names_in_force(connection, queue, now_ms).items())
@@ -251,10 +255,10 @@ def _lines(client: Client, queue: str, ids: Sequence[str]) -> Iterator[tuple[str
 def lost_jobs(
     database: Database, queue: str, ids: Sequence[str]
 ) -> Iterator[tuple[LostJob, list[Restoration]]]:
-    """Yield the jobs among ``ids``, in this order, that are still live or lost in SQL. With each job, yield the records
-    that restore it.
+    """Yield the jobs among ``ids``, in this order, that are still lost: live or lost in SQL, or gone only according to
+    the baseline after a gap. With each job, yield the records that restore it.
 
-    The records of a job that has ended only restore its id and its name, if these outlive the job.
+    The records of a job that has ended restore only its id and its name, if Redis must keep these after the job's end.
     """
     with database.readers.connect() as connection:
         orphaned = orphans.ranges(connection, queue)
@@ -312,9 +316,9 @@ def _lost_chunk(
 
 
 def _taken_since(connection: Connection, queue: str, job: JobRow) -> str | None:
-    """Return the id of a surviving job that took a lost job's name while the lost job would have held it.
+    """Return the id of a surviving job that took a lost job's name while the lost job would still have held the name.
 
-    Return None if no job has, or if the lost job no longer held its name.
+    Return None if no job took the name, or if the lost job did not hold it any more.
     """
     if job.unique_name is None:
         return None
@@ -335,10 +339,11 @@ def _taken_since(connection: Connection, queue: str, job: JobRow) -> str | None:
 def revived_jobs(
     database: Database, queue: str, lines: dict[str, str]
 ) -> Iterator[tuple[RevivedJob, Restoration | None]]:
-    """Yield the jobs whose end Redis forgot, and that did not begin again afterwards. ``lines`` are state lines by job
-    id.
+    """Yield the jobs whose end Redis forgot. A job is left out if it began again after this end. ``lines`` are the
+    jobs' state lines, by job id.
 
-    With each job, yield the record that makes Redis remember its id after the removal; None if the id becomes free.
+    With each job, yield the record that makes Redis remember the job's id after the job is removed; None if the id
+    becomes free.
     """
     ids = list(lines)
     with database.readers.connect() as connection:

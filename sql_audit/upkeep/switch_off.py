@@ -22,9 +22,10 @@ from sql_audit.store.connection.driver_errors import describe_error
 from sql_audit.store.connection.statements import CURSOR
 
 ROUNDS_MAX: Final = 10
-"""Maximum number of times that the backlog of a queue is mirrored before its log is switched off."""
+"""Maximum number of times that the events in a queue's backlog are counted and mirrored before its log is switched
+off."""
 FEW: Final = 200
-"""Number of events that may be left for the time after the switch."""
+"""Number of events that may be left in the backlog when the log is switched off."""
 
 
 def switch_off(client: Client, database: Database, queue: str) -> None:
@@ -58,9 +59,10 @@ def switch_off(client: Client, database: Database, queue: str) -> None:
 
 
 def rehearse(mirror: Mirror) -> None:
-    """Check that SQL can store one more event: write one as a mirror does, and roll the transaction back.
+    """Check that SQL can store one more event: write an event as a mirror does, and roll the transaction back.
 
-    Do nothing if SQL does not have the queue. Raise AuditRefused if the event cannot be written.
+    Do nothing if SQL does not have the queue, or if a mirror is just writing to it. Raise AuditRefused if the event
+    cannot be written.
     """
     try:
         with mirror.database.readers.connect() as reader:

@@ -1,9 +1,10 @@
 """Finds the ids and names that Redis has forgotten but must keep after their jobs have ended.
 
 An id is remembered until the end of its window; a name may be held until an instant (Throttle). A job's row has both
-times. If Redis forgot the job's end, the end is in the job's events (:func:`sql_audit.upkeep.lost.job_logs`). A call
-may get another job as its answer: the job that holds the unique name. Such a call makes no event, so its id is not in
-the log.
+times. If Redis forgot the job's end, the end is in the job's events (:func:`sql_audit.upkeep.lost.job_logs`).
+
+An id without a job cannot be found: if a call gets the job that holds the unique name, the call's own id is in no
+event.
 """
 
 # ruff: noqa: S608 - a statement is joined from the schema's own words; values are bound
@@ -29,7 +30,7 @@ OUTCOMES: Final = {
     Event.EXPIRED: "expired",
     Event.PRUNED: "dead",
 }
-"""The outcome in a job's line of ``results``, by the event with which the job left Redis."""
+"""The outcome in a line of ``results``, by the event with which the line's job left Redis."""
 
 _ENDED: Final = text(
     "SELECT job_id, state, claims, once_ms, call_digest, COALESCE(finished_at_ms, since_ms) AS at_ms FROM job "
@@ -48,7 +49,8 @@ _DELETED: Final = text(
     "WHERE (SELECT type FROM job_event j WHERE j.queue = :queue AND j.epoch = e.epoch "
     "ORDER BY j.seq DESC, j.ordinal DESC LIMIT 1) = :event"
 )
-"""Selects the last epoch that ended with the deletion of the queue: ids and names of earlier jobs are not restored."""
+"""Selects the last epoch that ended with the deletion of the queue. Ids and names of jobs up to this epoch are not
+restored."""
 _REMOVED: Final = text(
     "SELECT epoch, seq, detail FROM job_event WHERE queue = :queue AND job_id = :job AND type = 'removed' "
     "ORDER BY epoch DESC, seq DESC LIMIT 1"
@@ -75,9 +77,10 @@ def in_force(connection: Connection, queue: str, now_ms: int) -> Iterator[Restor
 
 
 def names_in_force(connection: Connection, queue: str, now_ms: int) -> dict[str, Restoration]:
-    """Return, by name, a record for each name that an ended job holds until an instant after ``now_ms`` (Unix ms).
+    """Return a record for each name that an ended job holds until an instant after ``now_ms`` (Unix ms). The records
+    are by name.
 
-    If several jobs had the name, the last of them holds it.
+    If several jobs had the name, the last of these jobs holds it.
     """
     found: dict[str, Restoration] = {}
     asked = {
@@ -123,11 +126,11 @@ def forgotten(
     claimed: bool,
     fence: str | None = None,
 ) -> Restoration | None:
-    """Return the record that makes Redis remember the id of a job that ``event`` ended at ``at_ms``; None if the id is
-    free.
+    """Return the record that makes Redis remember the id of an ended job; None if the id is free.
 
-    ``once_ms`` is the time until which the id is remembered; both times are Unix ms. ``call`` is the digest of the
-    call. ``claimed`` is whether the job was ever claimed; it matters only for cancelled and expired jobs.
+    ``event`` ended the job at ``at_ms``, and the id is remembered until ``once_ms`` (both Unix ms). ``call`` is the
+    digest of the call. ``claimed`` is True if the job was ever claimed; this matters only for cancelled and expired
+    jobs.
     """
     outcome = OUTCOMES.get(Event(event)) if event in set(Event) else None
     if once_ms is None or outcome is None:
