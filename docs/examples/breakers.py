@@ -1,4 +1,4 @@
-"""A fragile host: after three failures its jobs wait, one job tries it later, and an operator can pause it."""
+"""A fragile host: after three failures its jobs wait, and later one job tries it. An operator can pause it, too."""
 
 import sys
 
@@ -8,7 +8,7 @@ app = App()
 
 
 class NotFound(Exception):
-    """The host has answered that it lacks the page. So the host is well."""
+    """The host has answered that it lacks the page, so the host is well."""
 
 
 def fetch(host: str, page: str) -> str:
@@ -35,7 +35,7 @@ def maintain(host: str) -> None:
 
 
 def resume(host: str) -> None:
-    """Let the jobs of a host begin at once, whoever or whatever paused them."""
+    """End any pause of a host. Its jobs may begin at once."""
     app.resume_scope("pages", f"read.host@60s:failures={host}", reason="it is back")
 
 
