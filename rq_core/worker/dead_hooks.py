@@ -113,8 +113,8 @@ class DeathWatch:
         yield from self._mark_beginning(now - 1)
 
     def _now(self) -> Plan[tuple[int, str | None]]:
-        """Return Redis' time (Unix ms) and the queue's mark (Unix ms, as text). If the queue has no mark, the second
-        value is None."""
+        """Return Redis' time (Unix ms) and the queue's mark (Unix ms, as text). Without a mark, None takes
+        its place."""
         asked = ["HGET", self._keys("meta"), FIELD]
         # TIME is sent together with a read of the queue: in a cluster the clock of the queue's shard counts.
         time, seen = yield from self._calls.delivery.ask([["TIME"], asked], self._queue)
