@@ -12,7 +12,7 @@ from rq_core.model.limits.pauses import Pause, cause_says, pause_of, resume_comm
 from rq_core.model.limits.scopes import QUEUE, WEIGHT, family_of, is_rate, unit_of
 from rq_core.protocol.reads.scope_reads import LANES_MAX
 from rq_core.views.table import Found
-from rq_core.views.text import ago
+from rq_core.views.text import ago, span, utc
 
 if TYPE_CHECKING:
     from rq_core.model.limits.limit import Limit
@@ -110,7 +110,9 @@ def use_notes(use: ScopeUse, scope: str, now_ms: float, pause: Pause | None = No
     unit, notes = unit_of(scope) or "", []
     if use.standing == "paused":
         until = (
-            "until resume-scope" if use.until_ms is None else f"until {ago(use.until_ms, now_ms)}"
+            "until resume-scope"
+            if use.until_ms is None
+            else f"until {utc(use.until_ms)} (in {span(use.until_ms - now_ms)})"
         )
         by = f"by {use.by}" if use.by else ""
         by = by if pause is None else cause_says(pause)

@@ -23,8 +23,9 @@ class PauseScope(HandlerSignal):
     ) -> None:
         """Pause a scope. Raise this error if a service answers that there were too many requests.
 
-        No job of ``scope`` begins until ``after`` (seconds, or a timedelta) is over. The handler's own job goes back to
-        its queue. After the pause, jobs begin one after another, as fast as the rate allows.
+        No job of ``scope`` begins until ``after`` is over (seconds, or a timedelta, of at most a day). The handler's
+        own job goes back to its queue. After the pause, the jobs of a rate begin one after another, as fast as the rate
+        allows. A breaker awaits a probe.
 
         ``scope`` is the ``per`` or the ``name`` of a Rate or a Breaker of the task. All rates and breakers of the job
         with this ``per`` or ``name`` are paused. A new pause never shortens an earlier one. Raises UsageError if no
@@ -60,9 +61,10 @@ class PauseScope(HandlerSignal):
         meant = [name for name in rates if _base(name) in (self.scope, f"{job.task}.{self.scope}")]
         if not meant and job.lane is not None:
             known = ", ".join(sorted({_base(name).removeprefix(f"{job.task}.") for name in rates}))
+            like = "a Rate without per" if self.scope == "task" else f"Rate(…, per={self.scope!r})"
             raise UsageError(
-                f"PauseScope({self.scope!r}) needs a rate of the job: it has {known or 'none'}. Declare"
-                f" Rate(…, per={self.scope!r}) in the caps of task {job.task!r}"
+                f"PauseScope({self.scope!r}) needs a rate or a breaker of the job: it has {known or 'none'}. Declare"
+                f" {like} in the caps of task {job.task!r}, or such a Breaker as its breaker"
             )
         self.pauses = " ".join(f"{name}|{round(self.after * 1000)}" for name in meant)
 

@@ -254,9 +254,10 @@ def _source(task: str, arguments: Arguments, cap: Cap | Rate | Breaker, family: 
     if isinstance(cap.per, str):
         if cap.per not in arguments.names:
             has = ", ".join(arguments.names) or "none"
+            kind = type(cap).__name__.lower()
             raise InvalidTask(
                 task=task,
-                why=f"its cap is per={cap.per!r}, and it has no such argument: it has {has}",
+                why=f"its {kind} is per={cap.per!r}, and it has no such argument: it has {has}",
             )
         return source._replace(argument=cap.per, default=_default(task, arguments, cap.per))
     _check_function(task, arguments, "per", cap.per)

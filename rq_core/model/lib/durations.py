@@ -35,10 +35,12 @@ def instant_ms_of(option: str, value: datetime) -> int:
     return max(1, -((_EPOCH - given) // timedelta(milliseconds=1)))
 
 
-def seconds_of(option: str, value: Duration, *, minimum: float = 0.0) -> float:
+def seconds_of(
+    option: str, value: Duration, *, minimum: float = 0.0, maximum: int = SECONDS_MAX
+) -> float:
     """Return a duration in seconds.
 
-    Raises InvalidOption for the option ``option`` if the value is not a duration from ``minimum`` to SECONDS_MAX
+    Raises InvalidOption for the option ``option`` if the value is not a duration from ``minimum`` to ``maximum``
     seconds.
     """
     seconds: object = value.total_seconds() if isinstance(value, timedelta) else value
@@ -46,18 +48,18 @@ def seconds_of(option: str, value: Duration, *, minimum: float = 0.0) -> float:
         isinstance(seconds, bool)
         or not isinstance(seconds, int | float)
         # Not a number is not between anything.
-        or not minimum <= seconds <= SECONDS_MAX
+        or not minimum <= seconds <= maximum
     ):
         raise InvalidOption.of(
-            option, value, f"must be seconds (or a timedelta) from {minimum:g} to {SECONDS_MAX:,}"
+            option, value, f"must be seconds (or a timedelta) from {minimum:g} to {maximum:,}"
         )
     return float(seconds)
 
 
-def ms_of(option: str, value: Duration, *, minimum: float = 0.0) -> int:
+def ms_of(option: str, value: Duration, *, minimum: float = 0.0, maximum: int = SECONDS_MAX) -> int:
     """Return a duration in whole ms, at least 1 ms if it is above 0.
 
-    ``minimum`` is in seconds. Raises InvalidOption as :func:`seconds_of` does.
+    ``minimum`` and ``maximum`` are in seconds. Raises InvalidOption as :func:`seconds_of` does.
     """
-    seconds = seconds_of(option, value, minimum=minimum)
+    seconds = seconds_of(option, value, minimum=minimum, maximum=maximum)
     return max(round(seconds * 1000), 1) if seconds > 0 else 0
