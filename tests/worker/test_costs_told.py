@@ -267,4 +267,4 @@ async def test_a_pause_of_a_key_that_only_a_cap_counts_is_an_error(app: App) -> 
         await wait_until_async(lambda: log_of(app.client, "died") != [], "the job is dead")
 
     (died,) = log_of(app.client, "died")
-    assert "needs a rate of the job: it has none" in str(died["error"])
+    assert "needs a rate or a breaker of the job: it has none" in str(died["error"])
