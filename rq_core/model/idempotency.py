@@ -134,7 +134,8 @@ def with_words(line: str, outcome: str, changes: Mapping[str, str | None]) -> st
 
 
 def read_result(job_id: str, line: str) -> ResultLine:
-    """Parse a line of ``results``. A field without its word has None, as has a number whose word is no number."""
+    """Parse a line of ``results``. A field becomes None if its word is missing, or if the word must be a number and is
+    not."""
     outcome, fields = line.partition("\n")[0].partition(" ")[0], result_words(line)
     return ResultLine(
         job_id,

@@ -318,7 +318,7 @@ def error_of(value: str) -> JobError | None:
 
 def spec_and_wait(value: str, now_ms: int) -> tuple[str, float | None]:
     r"""Return a job's immutable JSON, and the seconds for which the job has waited: from the time ``since``, in the
-    line before the JSON, to ``now_ms``. Without such a line, None takes the place of the seconds.
+    line before the JSON, to ``now_ms``. Without such a line, the seconds are missing (None).
 
     >>> spec_and_wait('task=send seq=7 since=1795225746504\n{"task":"send"}', 1795225749004)
     ('{"task":"send"}', 2.5)

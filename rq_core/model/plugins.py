@@ -174,8 +174,8 @@ class AuditQuestions(Protocol):
         ...
 
     def pauses(self, queue: str, scopes: Sequence[str] | None, /) -> dict[str, dict[str, Any]]:
-        """Return the last pause of each of these scopes, by scope. With None, return the last pauses of the queue's
-        scopes."""
+        """Return the last pause of each of these scopes, by scope. Without scopes (None), return the last pauses of
+        the scopes that paused most recently."""
         ...
 
     def with_id(self, job_id: str, /) -> list[dict[str, Any]]:
@@ -331,7 +331,7 @@ class QueueLog:
     pauses: Mapping[str, int] = field(default_factory=dict)
     """Number of pauses of scopes that began in the last 10 minutes, by cause: failures, handler or operator."""
     last_pauses: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    """The last pause of each scope that paused last, by scope, as AuditQuestions.pauses returns it."""
+    """By scope: the last pause of a recently paused scope, in the form that AuditQuestions.pauses returns."""
 
 
 class EndedClaims(NamedTuple):

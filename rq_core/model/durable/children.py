@@ -28,7 +28,7 @@ LAUNCH_PREFIX: Final = f"{OWN_PREFIX}launch."
 """The prefix of the name of a sleep. A parent sleeps if it could not enqueue its children yet."""
 
 ORPHANED: Final = "the parent was cancelled"
-"""The reason that the log has if a worker cancels children."""
+"""The reason that the log has if a worker cancels the children of a cancelled parent."""
 
 
 class Parent(NamedTuple):

@@ -1,7 +1,7 @@
-"""The states of breakers' scopes according to the log, for ``doctor``. No I/O.
+"""Computes from the log whether each breaker's scope is open or paused, for ``doctor``. This module does no I/O.
 
-A scope is unknown if the log lacks events that may concern the scope, and after a change of its limit. The scope is
-known again after a pause, or after an operator resumed it.
+The state of a scope is unknown if the log lacks events that may concern the scope, or if the scope's limit was changed.
+A pause makes the state known again. So does an operator's end of a pause, unless a restore may have changed the scopes.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from rq_core.model.table.machine import Event
 
 _FAILURES: Final = (Event.RETRIED, Event.DIED)
 _GIVEN_UP: Final = "unknown_"
-"""The beginning of each reason of a death that no handler caused."""
+"""The prefix of the reasons of deaths that no failure of a handler caused."""
 
 
 @dataclass
 class LoggedScope:
-    """A breaker's scope, computed from the log. Without ``until_ms`` the scope is open."""
+    """A breaker's scope, computed from the log. A scope without ``until_ms`` is open."""
 
     until_ms: int | None = None
     by: str | None = None
     probe: str | None = None
     failed: list[int] = field(default_factory=list)
     is_sure: bool = True
-    """False if the scope was unknown before its pause. Then an unknown job may be the probe."""
+    """False if the scope's state was unknown before its pause. Its probe may then be a job that the log does
+    not show."""
 
     def entry(self, at_ms: int, since_ms: int) -> BreakerEntry | None:
-        """Return the scope's entry in ``rates``, as written at ``at_ms``, with the failures after ``since_ms``. None:
-        the scope has no entry."""
+        """Return the scope's entry in the key ``rates``, as written at ``at_ms``. It has the failures after
+        ``since_ms`` (both Unix ms). Return None if an open scope has no such failure: Redis has no entry for it."""
         if self.until_ms is not None:
             return BreakerEntry(at_ms, self.until_ms, self.probe, (), self.by)
         failed = tuple(t for t in self.failed if t > since_ms)
@@ -42,7 +43,7 @@ class LoggedScope:
 
 
 class LoggedBreakers:
-    """The scopes of breakers after the events that were noted so far."""
+    """The scopes of breakers after the events that were added so far."""
 
     def __init__(self, *, may_be_restored: bool = False) -> None:
         """Begin without events.
@@ -55,7 +56,7 @@ class LoggedBreakers:
         self._unknown: set[str] = set()
         """The scopes and families whose limits were changed, or whose pauses Redis may have forgotten."""
         self._has_all = False
-        """Whether a scope without events is open, because the log begins with the queue."""
+        """True if the log begins with the queue and lacks no event. A scope without events is then open."""
         self._at_ms = 0
 
     def forget(self) -> None:
@@ -65,7 +66,7 @@ class LoggedBreakers:
 
     @property
     def scopes(self) -> Iterable[str]:
-        """The scopes with a failure, a pause or a resume that is known."""
+        """The scopes about which the log has a failure, a pause or the end of a pause."""
         return self._known.keys()
 
     def of(self, scope: str) -> LoggedScope | None:

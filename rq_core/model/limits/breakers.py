@@ -19,11 +19,12 @@ from rq_core.model.limits.scopes import unit_of
 FAILURES: Final = "failures"
 """The unit in the names of breakers' scopes. A rate with costs must not have this unit."""
 FAILED_MAX: Final = 1_000
-"""Maximum number of failures that pause a scope. ``lua/include/caps/breakers.lua`` has the same number."""
+"""The greatest number of failures that a breaker's limit may have; ``lua/include/caps/breakers.lua`` has the same
+number."""
 LOOK_MS: Final = 5_000
 """Ms after which a claim checks again whether the probe of a scope still runs."""
 KEPT_MS: Final = 86_400_000
-"""Ms for which a scope awaits a probe after its pause. Then the scope is open again."""
+"""Ms for which a scope waits for a probe after its pause. After that, the scope is open again."""
 
 
 class BreakerEntry(NamedTuple):
@@ -38,7 +39,7 @@ class BreakerEntry(NamedTuple):
     failed: tuple[int, ...] = ()
     """Times of the failures in an open scope (Unix ms); empty for a paused scope."""
     by: str | None = None
-    """The operator who paused the scope; None: failures or a handler paused it."""
+    """The operator who paused the scope. None: failures or a handler paused it, or it is open."""
 
     def expires_ms(self, limit: Limit) -> int:
         """Return the time (Unix ms) from which on the entry may be removed."""
@@ -69,15 +70,15 @@ _ENTRY: Final = re.compile(
 
 
 def is_breaker(scope: str) -> bool:
-    """Return whether a scope or a family belongs to a breaker."""
+    """Return whether a scope, or a family of scopes, belongs to a breaker."""
     return unit_of(scope) == FAILURES
 
 
 def check_breaker(failures: Any, cooldown_ms: float, *, names: tuple[str, str]) -> None:
-    """Raise InvalidOption if no breaker may have this limit. ``names``: how the error names the failures and the
-    cooldown.
+    """Raise InvalidOption if a breaker must not have this limit. ``names`` are the options that the error names: the
+    option for the failures and the option for the cooldown.
 
-    The bounds are the same for code that declares a breaker and for an operator who changes a limit.
+    The bounds are the same for code that declares a breaker and for an operator who changes its limit.
     """
     if type(failures) is not int or not 1 <= failures <= FAILED_MAX:
         must = f"must be a whole number from 1 to {FAILED_MAX:,}: failures that pause a scope"

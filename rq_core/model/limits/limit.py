@@ -21,7 +21,7 @@ CAP_MAX: Final = 1_000_000_000
 PAUSE_MAX_MS: Final = 86_400_000
 """Longest pause of a scope, in ms."""
 FOREVER_MS: Final = 10**13 - 1
-"""The end (Unix ms) of a pause that lasts until an operator resumes the scope."""
+"""The end (Unix ms) that Redis stores for a pause without an end: it lasts until an operator resumes the scope."""
 LATEST_MS: Final = 10**15
 """The greatest arrival time of a rate (Unix ms); ``lua/include/caps/costs.lua`` has the same bound."""
 
@@ -106,7 +106,7 @@ class Spent(NamedTuple):
 
     @classmethod
     def at(cls, arrival_ms: float, limit: Limit) -> Self:
-        """Return the value of a rate when only its arrival time (Unix ms) is known."""
+        """Return the value of a rate if only the rate's arrival time (Unix ms) is known."""
         return cls(round(arrival_ms * 1000), 0, str(limit), 0)
 
     @property

@@ -18,9 +18,10 @@ Pause = Mapping[str, Any]
 
 
 def pause_of(use: ScopeUse, pause: Pause | None) -> Pause | None:
-    """Return the log's document of a pause that is in force, or that has ended without a successful probe; else None.
+    """Return ``pause``, the log's last pause of a scope, if it is in force or the scope still waits for its probe.
 
-    Return None, too, if the log has only an earlier pause, because the mirror is behind.
+    Otherwise return None: the scope is open, the log has no pause, or the log has only an earlier pause because its
+    mirror is behind.
     """
     if pause is None or use.standing == "open" or pause["resumed_at_ms"] is not None:
         return None

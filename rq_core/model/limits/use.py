@@ -13,7 +13,8 @@ from rq_core.model.limits.scopes import unit_of
 
 
 class ScopeUse(NamedTuple):
-    """The use of a scope of a rate or a breaker: open, paused or probing, and how much of the rate is in use."""
+    """The state of a scope of a rate or a breaker: whether it is open, paused or probing, and how much of it is in
+    use."""
 
     standing: str = "open"
     """The scope's state. ``open``: jobs may begin as the limit allows. ``paused``: no job may begin. ``probing``: one
