@@ -422,7 +422,7 @@ def _where(leads: Leads, facts: Mapping[str, Any]) -> str | None:
 
 
 def _words_of(error: Any) -> tuple[str | None, str | None]:
-    """Return the type and the message of an event's error, with None in the place of a missing part."""
+    """Return the type and the message of an event's error; None in place of a missing part."""
     if not isinstance(error, dict):
         return None, clean(str(error))[:ERROR_MESSAGE_MAX]
     kind, message = error.get("type"), error.get("message")

@@ -117,7 +117,7 @@ def compare(client: Client, database: Database, queue: str) -> tuple[list[Violat
 
 
 def unmirrored(client: Client, database: Database) -> dict[str, QueueResult]:
-    """Return a result for each queue that Redis has attached to this database, and that SQL has nothing about.
+    """Return a result for each queue that Redis has attached to this database although SQL does not have the queue.
     The results are by queue.
 
     Each result has a note on the cause.

@@ -1,12 +1,12 @@
-"""Replays breakers, and judges two rules. A job begins only while its scope is open, or alone as the probe after a
-pause. Failures pause a scope when they must, and only then.
+"""Replays breakers, and checks two rules. A job begins only while its scope is open, or alone as the probe after a
+pause. And failures pause a scope exactly when its limit says so.
 
-The log has each failure, and the event ``scope_paused`` before a failure that pauses a scope. The success of its probe,
-or an operator, opens a scope. So the state of each scope follows from the log.
+The log has each failure. If a failure pauses a scope, the event ``scope_paused`` comes before it. The success of a
+probe opens the probe's scope. So the state of each scope follows from the events of its jobs.
 
-A scope is unknown after a gap, in a pruned or restored log, or if the clock went back. The scope is known again when
-the log shows its pause or the end of a pause, or when a job that was claimed since succeeds or fails. This module does
-no I/O.
+The state of a scope may be unknown: after a gap, in a pruned or restored log, or if the clock went back. It is known
+again when the log shows the scope's pause or the end of this pause, or when a job that was claimed in the meantime
+succeeds or fails. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KNOWN_MAX: Final = 100_000
 """Maximum number of scopes whose failures are remembered."""
 
 _GIVEN_UP: Final = "unknown_"
-"""The beginning of each reason of a death that no handler caused."""
+"""The prefix of the reasons of deaths that no failure of a handler caused."""
 _FAILURES: Final = (Event.RETRIED, Event.DIED)
 
 
@@ -41,12 +41,12 @@ class Pausing:
     """The record of the job that paused the scope."""
     row: EventRow
     was_known: bool
-    """Whether the state of the scope was known."""
+    """True if the scope's state before the event was known."""
     before_ms: int | None
-    """Unix ms at which an earlier pause ends; None: there was no earlier pause."""
+    """Unix ms at which the scope's earlier pause ends; None if the scope was not paused."""
     is_probe: bool
     failed: list[int]
-    """Unix ms of the failures that count: those before the call, and those in the call."""
+    """Times of the scope's failures (Unix ms): the earlier ones, and those in the call."""
     since_ms: int
     """Unix ms from which on all failures of the scope are known."""
     limit: Limit | None = None
@@ -61,9 +61,9 @@ class Breakers:
 
     def __init__(self) -> None:
         self.until: dict[str, int] = {}
-        """By scope: Unix ms at which its pause ends. A scope stays here until a probe or an operator opens it."""
+        """By scope: Unix ms at which its pause ends. The scope stays here until a probe or an operator opens it."""
         self.probes: dict[str, object] = {}
-        """By scope: the record of the job that is the probe."""
+        """By scope: the record of the job that is its probe."""
         self.failed: dict[str, list[int]] = {}
         """By open scope: the times of its failures (Unix ms)."""
         self.pausing: list[Pausing] = []
@@ -76,10 +76,11 @@ class Breakers:
         """By scope: Unix ms from which on all failures of the scope are known."""
         self._unknown: set[str] = set()
         self._unsure: set[str] = set()
-        """Paused scopes that were unknown before their pause. An unknown job may be the probe of such a scope."""
+        """Paused scopes whose state before the pause was unknown. Their probe may be a job that the log does
+        not show."""
         self._witnesses: dict[str, object] = {}
-        """By unknown scope: the record of a job that was claimed in the scope. If the job succeeds, the scope is
-        open."""
+        """By scope with an unknown state: the record of the last job that was claimed in it. When this job succeeds or
+        fails, the state is known."""
         self.forget()
 
     def forget(self, *, is_new: bool = False) -> None:
@@ -161,9 +162,11 @@ class Breakers:
     def succeed(
         self, scopes: tuple[tuple[str, Limit], ...], record: object, at_ms: int
     ) -> Iterator[str]:
-        """Apply the success of a job. The success of a probe opens its scope, unless another pause has begun
-        meanwhile."""
-        # If the log lacks the job's claim, each unsure scope may be a scope of the job.
+        """Apply the success of a job. If the job is a probe whose scope has no pause in force, the scope opens.
+
+        Yield a sentence if the job's handler has paused a scope: the handler should then have given the job back.
+        """
+        # Without the job's claim, any unsure scope may be its own.
         for scope in [s for s, _ in scopes] or [*self._unsure]:
             if scope in self._unsure and self.until.get(scope, 0) <= at_ms:
                 self._lose(scope)
@@ -180,10 +183,11 @@ class Breakers:
         facts: Mapping[str, Any],
         at_ms: int,
     ) -> Iterator[str]:
-        """Apply a failure. Yield a sentence for each scope that the failure wrongly paused, or wrongly did not pause.
+        """Apply the failure of a job. Yield a sentence for each scope that the failure pauses although it must not, or
+        does not pause although it must.
 
-        ``scopes`` are the breakers of the job, each with its limit in force; None: the limit is not known. ``facts``
-        are the facts of the event.
+        ``scopes`` has the job's breakers with their limits in force; a limit of None is unknown. ``facts`` are the
+        event's fields.
         """
         if str(facts.get("reason", "")).startswith(_GIVEN_UP):
             return
@@ -226,14 +230,18 @@ class Breakers:
             self.pause(scope, at_ms)
 
     def end(self, record: object, how: str) -> Iterator[str]:
-        """Yield a sentence if the handler of a claim paused a scope, and the claim ends in this way. Such a handler
-        must give its job back."""
+        """Yield a sentence if the job's handler has paused a scope in this claim: such a handler must give its job
+        back. ``how`` says how the claim ends instead, such as ``succeeds``.
+        """
         if self.handled and (scope := self.handled.pop(record, None)) is not None:
             yield f"{how}, and its claim paused {scope}: a handler that pauses a scope gives its job back"
 
     def finish_call(self, row: EventRow) -> Iterator[tuple[EventRow, str]]:
-        """Judge the pauses of a call if ``row``, the first row of the next entry, belongs to another call. Yield the
-        row of the pause and a sentence for each wrong pause: after too few failures, or by a handler for too long.
+        """Judge the pauses of the replayed call, unless ``row`` belongs to it, too. ``row`` is the first row of the
+        next entry.
+
+        Yield a row and a sentence for each pause that began after too few failures, and for each pause by a handler
+        that is too long.
         """
         first = self.pausing[0].row
         if row[4] in _FAILURES and (row[5], row[8]) == (first[5], first[8]):
@@ -259,7 +267,9 @@ class Breakers:
         self.pausing.clear()
 
     def release(self, scopes: tuple[tuple[str, Limit], ...], record: object) -> None:
-        """Apply the end of a claim. If the claim was the probe's, the next job of the scope is the probe."""
+        """Apply the end of a claim. If the claim's job was a probe, the next job that begins in the scope becomes the
+        probe.
+        """
         for scope, _ in scopes:
             for states in (self.probes, self._witnesses):
                 if states.get(scope) is record:
@@ -326,6 +336,6 @@ def _read(limit: str | None) -> Limit | None:
 
 
 def _excepted(error: Any) -> list[str]:
-    """Return the families of the breakers that do not count an error, as the error names them."""
+    """Return the families of the breakers that do not count an error, as the error's field ``excepted`` names them."""
     said = error.get("excepted") if isinstance(error, dict) else None
     return said.split() if isinstance(said, str) else []

@@ -268,7 +268,7 @@ class Holders:
         return None if text is None else Limit.parse(text)
 
     def spent(self) -> Iterator[tuple[str, Spent]]:
-        """Yield (scope, value) of each rate that was in use or paused, as the key ``rates`` would have the value."""
+        """Yield each rate that was in use or paused: its scope, and its value in the form of the key ``rates``."""
         for scope in {*self._rates, *self._paused}:
             arrival_us, most, window_ms, burst, rest = self._rates.get(scope, (0, 0, 0, 0, 0))
             limit = Limit(most, window_ms, burst) if most else self.limit_of(scope)
@@ -279,10 +279,10 @@ class Holders:
     def fail(
         self, record: object, scopes: Collection[str] | None, facts: Mapping[str, Any], at_ms: int
     ) -> Iterator[str]:
-        """Apply a failure to the breakers of the job, and yield a sentence for each fault.
+        """Apply a job's failure to its breakers, and yield a sentence for each fault.
 
-        ``scopes`` are the scopes of the job's breakers; None: not known. Each scope is judged by its limit in force. If
-        that limit is not known, the scope is judged by the limit that the job's last claim named.
+        ``scopes`` are the scopes of the job's breakers; None: not known. The limit in force counts; if the log does not
+        show it, the limit in the last claim counts.
         """
         if scopes is None:
             self.breakers.doubt(at_ms)
@@ -293,8 +293,8 @@ class Holders:
         yield from self.breakers.fail(limits, record, facts, at_ms)
 
     def correct(self, scope: str, more: int, at_ms: int) -> None:
-        """Add the difference between a job's real cost and its claim's cost to the use of a rate. The difference may be
-        negative. A rate that the log does not know counts as unused.
+        """Correct the use of a rate by ``more``: the job's real cost minus the cost in its claim. ``more`` may be
+        negative.
         """
         now_us = at_ms * 1000
         known = self._rates.get(scope)

@@ -36,8 +36,8 @@ class LogFindings:
         """Number of orphaned events since the last loss."""
 
     def violated(self, invariant: str, says: str, *, row: EventRow | None = None) -> None:
-        """Record that an event violates an invariant: the event of ``row``, or the current event. ``says`` is a
-        predicate whose subject is the event.
+        """Record that an event violates an invariant: the current event or, if it is given, the event of ``row``.
+        ``says`` is a predicate: the event is its subject.
         """
         queue, epoch, seq, ordinal, kind, at_ms, job_id, claim, worker, _, _ = row or self.row
         if at_ms < self.since_ms or self.before_cut:

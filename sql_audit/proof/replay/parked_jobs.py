@@ -63,8 +63,8 @@ def send(row: EventRow, record: Record) -> Iterator[Fault]:
 def _is_moved(row: EventRow, record: Record) -> bool:
     """Return whether an event shows that the worker of the claim in force has given the job's box another id.
 
-    Redis had lost the box of the claim, and a signal had begun another box. The claim is older than the epoch. Which
-    entries and signals the lost box had is not judged.
+    A worker does so if Redis has lost the claim's box and a signal has begun another box. The claim is then older than
+    the epoch. The entries and signals of the lost box are not judged.
     """
     is_holder = record.worker is not None and row[8] == record.worker
     return is_holder and not record.entries and _is_older(record.fence, row[1])

@@ -177,7 +177,11 @@ class Replay:
             )
 
     def _pass_time(self, row: EventRow) -> None:
-        """Judge what the entry before has left open. ``row`` is the first row of the next entry."""
+        """Judge the pauses of scopes that could be judged only with the next entry. ``row`` is the first row of this
+        entry.
+
+        If Redis' clock went back before this entry, forget how much of each rate is in use.
+        """
         if self._first_row and row[5] < self._first_row[5]:
             self._found.clock_went_back(self._first_row)
             # Redis has moved rates that were used up to the time that its clock shows now.

@@ -97,8 +97,12 @@ def judge_pause(
 def judge_end(
     event: Event, row: EventRow, facts: Mapping[str, Any], record: Record, holders: Holders
 ) -> Iterator[Fault]:
-    """Apply the end of a claim to the breakers of the job, and yield a fault for each scope that this end pauses
-    wrongly."""
+    """Apply the end of a job's claim to its breakers. Yield a fault for each scope that this end wrongly pauses or
+    does not pause.
+
+    Also yield a fault if the job's handler has paused a scope, and the claim does not end with the job given back for
+    this reason.
+    """
     if event in _FAILURES:
         for says in holders.fail(record, _breakers_of(record), facts, row[5]):
             yield "I3", says
@@ -110,7 +114,7 @@ def judge_end(
 
 
 def judge_success(row: EventRow, record: Record, holders: Holders) -> Iterator[Fault]:
-    """Apply a success to the breakers of the job, and yield a fault if the job's handler had paused a scope."""
+    """Apply a job's success to its breakers, and yield a fault if the job's handler had paused a scope."""
     breakers = holders.breakers
     if breakers.handled or record.listed is None or record.listed.breakers:
         listed = () if record.listed is None else record.listed.breakers
