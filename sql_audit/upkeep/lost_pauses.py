@@ -1,9 +1,9 @@
 """Finds in the log the pauses and resumes by operators that Redis lost, and makes them again, for ``audit restore``.
 
-After a failover to a replica that lacked the last events, a scope may stay paused although an operator had resumed it,
-or its jobs may begin although an operator had paused it. Only the last change of a scope in the log counts. That change
-is lost if Redis forgot it and has another state of the scope. Pauses by failures and handlers end by themselves, so
-they are not made again.
+After a failover to a replica that lacked the last events, a scope may be paused although an operator had resumed it, or
+open although an operator had paused it. In the log, only the last change of a scope counts. This change is lost if
+Redis forgot it, and the scope has another state in Redis. Pauses by failures and handlers end by themselves, and are
+not made again.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def put_pauses_back(client: Client, database: Database, queue: str, *, by: str) 
 
 
 def _forgotten(database: Database, queue: str) -> Iterator[LostPause]:
-    """Yield the last change of each scope whose last change Redis forgot."""
+    """Yield each scope's last change by an operator, if Redis forgot this change."""
     last = {}
     with database.readers.connect() as connection:
         orphaned = {tuple(row) for row in connection.execute(_ORPHANED, {"queue": queue})}

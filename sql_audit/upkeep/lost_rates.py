@@ -1,9 +1,11 @@
-"""Finds in the log, for ``audit restore``, how much of rates was in use, and which scopes were paused, when Redis lost
-all its data.
+"""Finds in the log how much of each rate was in use, and which scopes were paused, when Redis lost all its data. For
+``audit restore``.
 
-The log is replayed as ``audit verify`` does, up to the epoch that began with nothing. A restore writes into the key
-``rates`` again what a scope then owed, and until when the scope was paused. If Redis has a value by now, the later time
-of the two is kept. So a restore may be repeated, and forgives at most what jobs have taken since the loss.
+The log is replayed as in ``audit verify``, up to the last epoch if Redis was empty at its beginning. The use and the
+pause of each scope at that time are written into the key ``rates`` again. Redis may have a value of the scope by now.
+For a rate, the later arrival time and the later end of a pause are then kept. For a breaker, the value in Redis is
+kept, unless only the lost value is a pause. So a restore may be repeated, and a rate forgives at most what jobs have
+taken since the loss.
 """
 
 from __future__ import annotations
@@ -118,8 +120,11 @@ def _write(
 def _merged(
     scope: str, lost: Spent | BreakerEntry, present: str, limit: Limit, now_ms: int
 ) -> tuple[str, int]:
-    """Return a value of a scope that keeps both what was lost and what Redis has, and when Redis may forget the
-    value."""
+    """Return the value that a scope must have in Redis, and the time (Unix ms) from which on Redis may forget this
+    value.
+
+    ``lost`` is the scope's value before the loss, and ``present`` its value in Redis; empty: Redis has none.
+    """
     if isinstance(lost, BreakerEntry):
         known = read_breaker(present)
         if known is None or (known.until_ms is None and lost.until_ms is not None):
