@@ -92,8 +92,7 @@ class Steps:
         self._running: set[str] = set()
         self._passed: list[_Passed] = []
         self._ended: dict[int, int] = {}
-        """How many entries Redis had when this run saved an entry that was begun before. The key is the number of the
-        saved entry. Entries that were saved at once are left out."""
+        """The number of entries that Redis had at the save of an entry that was begun before, by the entry's number."""
         self._waiting: set[int] = set()
         """The numbers of the waits and sleeps for which this run waits."""
         self._until: int | None = None
@@ -101,8 +100,7 @@ class Steps:
         self._is_over = False
 
     def close(self) -> None:
-        """Let no further step begin. The worker calls this at the handler's end, since asyncio tasks that the handler
-        started may still run."""
+        """Let no further step begin. The worker calls this after the handler, whose asyncio tasks may still run."""
         self._is_over = True
 
     async def step(
@@ -264,8 +262,7 @@ class Steps:
             in_step.reset(token)
 
     async def key(self, name: str) -> str:
-        """Return a key for requests to other services: 32 hex digits. All runs of this job get the same key for a name.
-        Other jobs get other keys."""
+        """Return a key for requests to other services: 32 hex digits, the same in all runs of this job only."""
         await self._may_begin()
         await self._load()
         if not self._loaded:
@@ -344,11 +341,8 @@ class Steps:
                 self._context.base = self._context.failures
 
     async def _sent(self, what: What, entry: str, packed: str, about: str = "") -> str | None:
-        """Send an entry to Redis. Before it, send the entries that Redis has lost.
-
-        Return None if Redis has saved the entry, and ``full`` if the box has no room for it. Return ``waits`` for a
-        wait or a sleep that is not over; its end is then in ``_until``.
-        """
+        """Send an entry to Redis, and before it the entries that Redis has lost. Return None if Redis has saved it,
+        ``full`` if the box has no room, and ``waits`` for a wait or sleep that is not over (``_until`` is its end)."""
         count = len(self._loaded)
         # If Redis has lost only the ends of entries, it has as many entries as before, and does not notice the loss.
         missing = self._missing(count, count) if entry not in self._numbers else []
@@ -400,8 +394,7 @@ class Steps:
         self._loaded[number - 1 : number] = [entry]
 
     def _missing(self, has: int, last: int) -> list[Saving]:
-        """Return the records that Redis may have lost, up to the entry with the number ``last``. ``has`` is the number
-        of entries that Redis has now."""
+        """Return the records up to entry ``last`` that Redis may have lost. Redis has ``has`` entries now."""
         ended = (n for n, count in self._ended.items() if n <= has <= count)
         return [self._again(n) for n in sorted({*ended, *range(has + 1, last + 1)})]
 

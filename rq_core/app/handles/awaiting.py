@@ -1,5 +1,4 @@
-"""Waits for the ends of one or more jobs, with or without an event loop. A wait asks Redis for the ends, and then the
-audit log.
+"""Waits for the ends of jobs, with or without an event loop. A wait asks Redis, and then the audit log.
 
 The generator :meth:`Ends.steps` yields the steps of a wait. :func:`each` and :func:`each_async` carry them out.
 """
@@ -38,15 +37,13 @@ if TYPE_CHECKING:
     from rq_core.app.producer import Producer
 
 GRACE_S: Final = 2.0
-"""Seconds after the timeout in which the wait still accepts the answer to its last read, of Redis, the log or the
-inbox."""
+"""Seconds after the timeout in which the wait still accepts the answer to its last read."""
 _WHY_ROW: Final = {
     "inbox": "its row is still in the inbox: check that a relay runs (`rq-core inbox run`) for that database",
     "parked": "its row is parked: `rq-core inbox parked` shows why",
     "": "the database of the inbox has not answered: check that it runs and can be reached",
 }
-"""The reasons in WaitTimeout for a job that has not left the inbox, by the place of the job's row. An empty place means
-that the inbox has not answered."""
+"""The reasons in WaitTimeout, by the place of the job's row; empty: the inbox has not answered."""
 LOG_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
 """Seconds between successive reads of the log, or of the inbox. After the last value, the pause stays the same."""
 _OF_PARENTS: Final[list[BackgroundLogReader]] = []
@@ -68,8 +65,7 @@ H = TypeVar("H", bound=Awaited)
 
 
 class Until(NamedTuple):
-    """A step of a wait: sleep until ``notify`` is called, at most until ``at``. This is a time in seconds of the wait's
-    clock."""
+    """A step of a wait: sleep until ``notify`` is called, at most until ``at`` (seconds of the wait's clock)."""
 
     at: float
 
@@ -123,15 +119,12 @@ class Ends(Generic[H]):
         self._alive: dict[H, RqCoreError | None] = {}
         """The handles whose jobs had not ended at the timeout, each with an error if the job could not be read."""
         self._known: dict[H, Outcome[Any]] = {}
-        """The outcomes that Redis still has for handles in ``_missing``, without the result. The log may have the
-        result."""
+        """The outcomes that Redis still has for handles in ``_missing``. The log may have their results."""
         self._waiting_rows: dict[H, str] = {}
-        """The handles of jobs that Redis does not have, and that may be rows of the inbox. The value is the place of
-        the row, inbox or parked, by the last read of the inbox. It is empty before the first read, and after a read
-        that failed."""
+        """The handles of jobs that Redis lacks and that may be rows of the inbox, with the place that the last read found:
+        inbox or parked. It is empty before the first read, and after a read that failed."""
         self._rows_left: set[H] = set()
-        """The handles of jobs for which a read of the inbox found no row. Redis' next answer about these jobs is
-        final."""
+        """The handles of jobs without a row in the inbox. Redis' next answer about these jobs is final."""
         self._rows_looks = 0
         self._rows_at = 0.0
         self._notify: Callable[[], None] = lambda: None
@@ -210,8 +203,7 @@ class Ends(Generic[H]):
             self._reader = None
 
     def begin_reading(self, step: ReadLog | LookInInbox, notify: Callable[[], None]) -> LogReading:
-        """Begin the read that a step asks for, in another thread. ReadLog reads the audit log; LookInInbox reads the
-        inbox."""
+        """Begin the read of a step, in another thread: of the audit log for ReadLog, of the inbox for LookInInbox."""
         if isinstance(step, LookInInbox):
             from rq_core.app.handles.inbox_look import begin_look
 
@@ -324,8 +316,7 @@ class Ends(Generic[H]):
             return replace(outcome, kept=None, missing=NOT_JSON)
 
     def _unanswered(self) -> RqCoreError | None:
-        """Return the reason, as an error, why an answer of Redis about one of the jobs is missing. None if none is
-        missing."""
+        """Return an error if Redis has not answered about each job before the timeout; else None."""
         for wait in map(self._waits.__getitem__, self._left):
             if wait.trouble is not None:
                 return wait.trouble
