@@ -121,8 +121,8 @@ class Ends(Generic[H]):
         self._known: dict[H, Outcome[Any]] = {}
         """The outcomes that Redis still has for handles in ``_missing``. The log may have their results."""
         self._waiting_rows: dict[H, str] = {}
-        """The handles of jobs that Redis lacks and that may be rows of the inbox, with the place that the last read found:
-        inbox or parked. It is empty before the first read, and after a read that failed."""
+        """The handles of jobs that Redis lacks and that may be rows of the inbox, with the place that the last read
+        found: inbox or parked. It is empty before the first read, and after a read that failed."""
         self._rows_left: set[H] = set()
         """The handles of jobs without a row in the inbox. Redis' next answer about these jobs is final."""
         self._rows_looks = 0
