@@ -57,7 +57,7 @@ def outcomes(fake: testing.Fake, task: str) -> list[str]:
     return [ran.outcome for ran in fake.drain() if ran.task.endswith(task)]
 
 
-def test_a_parent_gets_the_result_of_its_child_in_the_childs_type(
+def test_a_parent_gets_its_childs_result_as_the_result_type_of_the_childs_task(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(queue="pages", retry=ONCE)
@@ -323,7 +323,7 @@ def test_every_end_of_a_child_reaches_its_parent(
     assert [end] == did
 
 
-def test_branches_run_children_at_the_same_time_under_two_names(
+def test_parallel_branches_run_their_children_under_different_names(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(queue="pages", retry=ONCE)
@@ -474,7 +474,7 @@ def test_a_requeue_does_not_run_the_failed_children_of_a_map_that_had_enough_suc
     assert [0, 1, 2, "order", [True, True, False]] == did
 
 
-def test_the_error_of_a_parent_names_the_key_prefix() -> None:
+def test_the_commands_in_the_error_of_failed_children_name_the_key_prefix() -> None:
     error = children_failed("too few", "p-1", "other")
 
     assert "`rq-core requeue p-1 --prefix other`" in str(error)

@@ -190,7 +190,9 @@ def test_two_steps_with_the_same_name_at_the_same_time_are_refused(app: App, wor
     assert 1 == len(world.did)
 
 
-def test_a_step_that_was_begun_is_checked_before_it_runs_again(app: App, world: World) -> None:
+def test_a_begun_step_is_not_run_again_before_its_check_function_was_called(
+    app: App, world: World
+) -> None:
     def charge(number: int) -> Charge:
         world.did.append("charge")
         raise KeyboardInterrupt if len(world.did) == 1 else ValueError

@@ -22,8 +22,8 @@ ANSWERED_AGAIN = tuple(
     f"test_a_call_that_is_sent_again_has_the_same_answer_and_effect[{{}}-{trouble}-"
     for trouble in ("lost three times", "not sent at first", "lost with the scripts", "no scripts")
 )
-"""The beginnings of the names of tests in which a client repeats a call after a rarer fault than one lost reply. {} is
-the engine. CI runs these tests."""
+"""The beginnings of test names. In these tests a client repeats a call after a fault that is rarer than one lost reply.
+The engine's name replaces {}. CI runs these tests."""
 ON_ONE = (
     "test_no_script_reads_after_its_first_write",
     "test_an_error_at_any_read_of_a_script_changes_no_byte",

@@ -141,7 +141,7 @@ def test_state_lines_are_read_without_long_arguments(seed: Seed) -> None:
     ]  # fmt: skip
 
 
-def test_rules_for_full_scopes_with_a_very_long_word_are_read_in_linear_time(
+def test_a_very_long_word_in_a_rule_for_full_scopes_is_read_in_linear_time(
     seed: Seed,
 ) -> None:
     """The word has 20 KB. If Lua tried the pattern from each letter, the server would be blocked for seconds."""

@@ -21,7 +21,7 @@ LEASE = 30_000
 
 
 def begin(seed: Seed, jobs: int, failures: int = 3, **options: Any) -> None:
-    """Set the limit, and enqueue jobs of the scope."""
+    """Set the limit of the breaker, and enqueue this number of jobs in the scope."""
     seed.cap(FAMILY, f"{failures}/60000ms/{COOLDOWN}")
     seed.enqueue(*(f"j-{n}" for n in range(jobs)), scopes=[SCOPE], **options)
 
@@ -60,14 +60,16 @@ def pauses(seed: Seed) -> list[tuple[str, int]]:
     ]
 
 
-def test_an_open_scope_admits_all_jobs_and_writes_nothing(seed: Seed) -> None:
+def test_claims_from_an_open_scope_take_all_jobs_and_store_nothing_about_the_breaker(
+    seed: Seed,
+) -> None:
     begin(seed, 5)
 
     assert len(claimed(seed)) == 5
     assert entry(seed) is None
 
 
-def test_the_last_failure_that_is_allowed_pauses_the_scope(seed: Seed) -> None:
+def test_the_failure_that_reaches_the_limit_pauses_the_scope(seed: Seed) -> None:
     begin(seed, 5)
     claims = claimed(seed, 4)
     fail_all(seed, claims[:2], delay_ms=1)
@@ -99,7 +101,9 @@ def test_failures_outside_the_window_do_not_count(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("error", ['{"excepted":"%s"}', '{"type": "E", "excepted": "a %s b"}'])
-def test_an_excepted_error_does_not_count(seed: Seed, error: str) -> None:
+def test_an_error_that_the_breaker_excepts_is_not_counted_as_a_failure(
+    seed: Seed, error: str
+) -> None:
     begin(seed, 3)
     fail_all(seed, claimed(seed), delay_ms=1, error=error % FAMILY)
 
@@ -107,14 +111,18 @@ def test_an_excepted_error_does_not_count(seed: Seed, error: str) -> None:
 
 
 @pytest.mark.parametrize("excepted", ["other@60s:failures", f"x{FAMILY}", ""])
-def test_an_error_that_is_excepted_from_another_breaker_counts(seed: Seed, excepted: str) -> None:
+def test_an_error_that_only_another_breaker_excepts_is_counted_as_a_failure(
+    seed: Seed, excepted: str
+) -> None:
     begin(seed, 3)
     fail_all(seed, claimed(seed), delay_ms=1, error=json.dumps({"excepted": excepted}))
 
     assert len(pauses(seed)) == 1
 
 
-def test_a_message_cannot_except_its_error(seed: Seed) -> None:
+def test_an_error_counts_though_its_message_looks_like_the_mark_of_excepted_errors(
+    seed: Seed,
+) -> None:
     begin(seed, 3)
     error = json.dumps({"message": f'"excepted": "{FAMILY}"'})
     fail_all(seed, claimed(seed), delay_ms=1, error=error)
@@ -143,7 +151,7 @@ def test_a_probe_that_succeeds_opens_the_scope(seed: Seed) -> None:
     assert len(claimed(seed)) == 5
 
 
-def test_a_turn_reports_the_probe_and_takes_the_jobs_behind_it(seed: Seed) -> None:
+def test_a_turn_that_reports_the_success_of_a_probe_claims_the_waiting_jobs(seed: Seed) -> None:
     open_circuit(seed)
     seed.advance(COOLDOWN)
     (probe,) = claimed(seed)
@@ -242,7 +250,7 @@ def test_a_failure_that_is_sent_twice_counts_once(seed: Seed) -> None:
     assert len(read_breaker(entry(seed) or "").failed) == 2  # type: ignore[union-attr]
 
 
-def test_other_keys_are_not_paused(seed: Seed) -> None:
+def test_a_breaker_that_pauses_one_key_does_not_pause_other_keys(seed: Seed) -> None:
     open_circuit(seed)
     seed.enqueue("other", scopes=[f"{FAMILY}=h2"])
     seed.enqueue("plain")
@@ -250,8 +258,9 @@ def test_other_keys_are_not_paused(seed: Seed) -> None:
     assert {claim.id for claim in claimed(seed)} == {"other", "plain"}
 
 
-def test_a_job_needs_each_of_its_breakers(seed: Seed) -> None:
-    """While one of its two breakers is paused, a job waits, and does not become the probe of the other breaker."""
+def test_a_job_with_two_breakers_begins_only_if_both_admit_it(seed: Seed) -> None:
+    """While one of its two breakers is paused, the job waits. Meanwhile the other breaker does not use it as the
+    probe."""
     other = "ask.zone@60s:failures"
     seed.cap(FAMILY, f"1/60000ms/{COOLDOWN}")
     seed.cap(other, f"1/60000ms/{2 * COOLDOWN}")
@@ -284,9 +293,8 @@ def _fence(seed: Seed, job_id: str) -> str:
     return next(word[6:] for word in line.split() if word.startswith("fence="))
 
 
-def test_a_full_cap_keeps_the_probe_back(seed: Seed) -> None:
-    """A job that its cap refuses does not become the probe. Otherwise the scope would wait for a job that does not
-    run."""
+def test_a_job_that_a_full_cap_refuses_does_not_become_the_probe(seed: Seed) -> None:
+    """If such a job were the probe, the paused scope would wait for a job that does not run."""
     seed.cap("tenant", "1")
     seed.cap(FAMILY, f"1/60000ms/{COOLDOWN}")
     seed.enqueue("fails", scopes=[SCOPE])
@@ -303,7 +311,7 @@ def test_a_full_cap_keeps_the_probe_back(seed: Seed) -> None:
     assert [claim.id for claim in claimed(seed)] == ["free"]
 
 
-def test_the_times_move_with_a_clock_that_goes_back(seed: Seed) -> None:
+def test_a_pause_is_not_prolonged_by_a_clock_that_goes_back(seed: Seed) -> None:
     open_circuit(seed)
     seed.advance(-3_600_000)
 
@@ -312,7 +320,7 @@ def test_the_times_move_with_a_clock_that_goes_back(seed: Seed) -> None:
     assert len(claimed(seed)) == 1
 
 
-def test_failures_move_with_a_clock_that_goes_back(seed: Seed) -> None:
+def test_earlier_failures_still_count_after_the_clock_went_back(seed: Seed) -> None:
     begin(seed, 3)
     claims = claimed(seed)
     fail_all(seed, claims[:2], delay_ms=1)
@@ -337,7 +345,7 @@ def test_a_limit_of_0_stops_the_scope(seed: Seed) -> None:
 
 
 def test_a_probe_whose_end_redis_does_not_know_is_replaced(seed: Seed) -> None:
-    """For example, Redis lost the job, and a restore put it back."""
+    """For example, Redis lost the probe's job, and a restore brought the job back."""
     open_circuit(seed)
     seed.advance(COOLDOWN)
     (probe,) = claimed(seed)
@@ -381,7 +389,7 @@ def test_a_handler_pauses_the_scope_of_a_breaker(seed: Seed, until: str) -> None
         assert len(claimed(seed)) == 3
 
 
-def test_the_probe_runs_on_if_its_scope_is_paused_and_its_success_does_not_end_the_pause(
+def test_the_success_of_a_probe_does_not_end_a_pause_that_began_while_the_probe_ran(
     seed: Seed,
 ) -> None:
     (flying, _) = open_circuit(seed)
@@ -431,7 +439,9 @@ def test_a_probes_success_does_not_end_an_operators_pause(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("limit", ["100/1000ms/10", "none", "0"])
-def test_an_operator_pauses_a_rate_and_its_debt_outlasts_the_resume(seed: Seed, limit: str) -> None:
+def test_a_debt_of_a_rate_remains_after_an_operator_paused_and_resumed_the_rate(
+    seed: Seed, limit: str
+) -> None:
     scope = "ask@1s:tokens=gpt"
     seed.cap("ask@1s:tokens", "100/1000ms/10")
     seed.enqueue("debtor", scopes=[scope], cost="tokens:60")
@@ -453,7 +463,7 @@ def test_an_operator_pauses_a_rate_and_its_debt_outlasts_the_resume(seed: Seed, 
     assert [claim.id for claim in claimed(seed)] == ["next"]
 
 
-def test_the_jobs_of_a_rate_begin_one_after_the_other_when_the_operators_pause_is_over(
+def test_jobs_of_a_rate_begin_one_by_one_after_an_operators_pause(
     seed: Seed,
 ) -> None:
     scope = "ask@1s=x"
@@ -471,7 +481,9 @@ def test_the_jobs_of_a_rate_begin_one_after_the_other_when_the_operators_pause_i
 @pytest.mark.parametrize(
     "scope", ["t", "queue", "task=t", "ask@1s", "ask@1s:tokens", "a b@1s=x", ""]
 )
-def test_only_one_scope_of_a_rate_or_a_breaker_can_be_paused(seed: Seed, scope: str) -> None:
+def test_a_pause_is_refused_unless_it_names_a_single_scope_of_a_rate_or_breaker(
+    seed: Seed, scope: str
+) -> None:
     with pytest.raises(InvalidOption, match="must be one scope of a rate or a breaker"):
         change(seed, "pause", scope)
 

@@ -106,7 +106,7 @@ class Life:
             self.cancelling.add(job)
 
     def assert_none_waits_in_vain(self) -> None:
-        """Assert that no ready job is left whose breakers all admit it."""
+        """Claim until no job comes. Assert that a breaker refuses each ready job that is left."""
         while self.claim():
             pass
         for job, line in self.seed.snapshot()["state"].items():

@@ -121,7 +121,7 @@ def test_a_delayed_job_keeps_its_cost(seed: Seed) -> None:
 
 
 def test_a_debt_is_not_forgiven_by_later_claims(seed: Seed) -> None:
-    """The debt is 490 units, and the burst is 10. Redis cuts only the arrival times of rates without a unit."""
+    """The debt is 490 units, and the burst is 10. Only a rate without a unit has its debt limited by later claims."""
     begin(seed, "100/1000ms/10", 500, 1)
     assert claimed(seed) == ["j-0"]
     for _ in range(10):

@@ -1,4 +1,5 @@
-"""Every script on a job in every state. An allowed call appends exactly its events, and another call changes no byte.
+"""Every script on a job in every state. An allowed call appends exactly its events. A call that is not allowed changes
+no byte.
 
 The expected result comes from machine.TRANSITIONS. Only the condition of each transition is written here, in GUARDS. A
 new transition without a condition fails these tests.

@@ -292,7 +292,7 @@ def test_a_lease_that_was_shortened_by_hand_expires_within_a_tenth_of_a_second(s
     assert ["a"] == [job.id for job in seed.claim(worker="w-2").jobs]
 
 
-def test_expired_entries_are_forgotten_within_a_tenth_of_a_second(seed: Seed) -> None:
+def test_a_dead_job_is_pruned_within_a_tenth_of_a_second_after_its_retention(seed: Seed) -> None:
     seed.configure(dead_retention_ms=150)
     seed.enqueue("a", "b")
     first, _ = seed.claim().jobs

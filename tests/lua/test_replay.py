@@ -788,7 +788,7 @@ async def test_the_asyncio_client_repeats_calls_as_the_sync_client_does(
 
 
 class Redirected:
-    """The calls of a Seed that the operations above need, sent by an AsyncClient."""
+    """A Seed that sends its calls with an AsyncClient. It has only the calls that the operations above need."""
 
     def __init__(self, seed: Seed, client: AsyncClient) -> None:
         self.seed, self.client, self.calls, self.job = (

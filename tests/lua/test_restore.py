@@ -128,7 +128,7 @@ def test_a_job_alive_in_the_log_is_logged_as_gone_before_its_restore(
     assert fold_all(seed.entries())[1] == []
 
 
-def test_a_restore_must_name_the_last_restore_or_it_is_refused(seed: Seed) -> None:
+def test_a_restore_that_does_not_name_the_last_restore_is_refused(seed: Seed) -> None:
     seed.enqueue("other")
     seed.restore(seed.lost("a"))
     last = seed.meta("restored")

@@ -264,7 +264,7 @@ def test_only_the_first_failure_of_a_job_counts_and_an_invalid_failure_is_refuse
     assert str(job.failure) == "first"
 
 
-def test_the_fake_server_forms_batches_by_size_and_per_and_settles_each_job() -> None:
+def test_the_fake_server_forms_batches_by_size_and_by_key_and_settles_each_job() -> None:
     app = App()
     calls: list[list[int]] = []
     told: list[Any] = []

@@ -61,7 +61,7 @@ def test_a_cron_expression_has_the_expected_instants(cron: str, expected: list[s
     assert walls(recurrence("n", cron=cron), "2026-11-24 12:30", 2) == expected
 
 
-def test_a_skipped_wall_time_fires_at_the_end_of_the_skipped_time() -> None:
+def test_several_instants_within_the_skipped_time_fire_once_when_the_skipped_time_ends() -> None:
     rule = recurrence("n", cron="0,30 2 * * *", tz="Europe/Berlin")
 
     found = walls(rule, "2026-03-28 12:00", 3)
@@ -69,7 +69,7 @@ def test_a_skipped_wall_time_fires_at_the_end_of_the_skipped_time() -> None:
     assert found == ["2026-03-29 03:00", "2026-03-30 02:00", "2026-03-30 02:30"]
 
 
-def test_a_wall_time_within_the_skipped_time_fires_at_the_end_of_it() -> None:
+def test_a_daily_instant_within_the_skipped_time_fires_when_the_skipped_time_ends() -> None:
     rule = recurrence("n", cron="30 2 * * *", tz="Europe/Berlin")
 
     found = walls(rule, "2026-03-28 12:00", 2)

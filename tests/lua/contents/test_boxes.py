@@ -11,7 +11,7 @@ VALUE = '{"id":1}'
 DIGEST = digest_of(VALUE)
 
 
-def test_the_first_save_begins_the_box_of_its_job(seed: Seed) -> None:
+def test_the_first_saved_step_of_a_job_creates_the_jobs_box(seed: Seed) -> None:
     claim = seed.running("a")
 
     changes = seed.changes(lambda: seed.save(claim))
@@ -102,7 +102,7 @@ def test_a_full_box_refuses_further_entries(seed: Seed) -> None:
     seed.control.hset(seed.keys("boxes"), LIFE, "job=a entries=2 bytes=8")
 
 
-def test_the_entry_of_a_step_says_why_the_value_is_missing(seed: Seed) -> None:
+def test_the_entry_of_a_step_whose_value_is_not_saved_names_the_reason(seed: Seed) -> None:
     claim = seed.running("a")
 
     changes = seed.changes(lambda: seed.save(claim, value="!too_large"))

@@ -1,7 +1,7 @@
 """Calls on a job whose state line has a damaged number.
 
-A script may refuse such a job or change it. The log must have exactly the changes, as valid JSON. Redis refuses ``nan``
-and ``1e400`` as scores, and a call must not fail on such a number after its first write.
+A script may refuse such a job or change it. The log must have each change and nothing else, as valid JSON. Redis
+refuses ``nan`` and ``1e400`` as scores, and a call must not fail on such a number after its first write.
 """
 
 import re

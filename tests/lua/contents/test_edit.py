@@ -30,7 +30,7 @@ def test_an_edited_priority_moves_a_plain_job_to_the_tail_of_another_list(seed: 
     assert ["c", "a", "b"] == ids(seed)
 
 
-def test_a_job_whose_priority_is_edited_back_is_claimed_once(seed: Seed) -> None:
+def test_a_job_whose_priority_is_changed_and_changed_back_is_claimed_once(seed: Seed) -> None:
     seed.enqueue("a", "b")
     seed.edit("a", priority="low")
     seed.edit("a", priority="normal")
@@ -96,7 +96,7 @@ def test_a_retry_edited_to_run_now_keeps_its_place_in_line(seed: Seed, lane: str
     assert ["a", "b"] == ids(seed)
 
 
-def test_a_scheduled_job_with_an_edited_priority_gets_a_new_place_when_due(
+def test_a_scheduled_job_with_an_edited_priority_gets_a_new_place_in_line_when_it_is_due(
     seed: Seed,
 ) -> None:
     seed.enqueue("a")
@@ -357,8 +357,8 @@ def test_250_jobs_can_be_edited_in_one_call(seed: Seed) -> None:
 def test_an_edited_retry_that_expires_is_dead_and_can_be_requeued(
     seed: Seed,
 ) -> None:
-    """The deadline of the retry is before its due time. The edit has removed the job's place in line, which a dead job
-    does not need."""
+    """The deadline of the retry is before its due time. So it expires. The edit has removed its
+    place in line, and a dead job needs no place."""
     seed.enqueue("a", expires_in_ms=5_000)
     seed.fail(seed.claim_one("a"), delay_ms=1_000)
     seed.edit("a", priority="low", due="+4000")

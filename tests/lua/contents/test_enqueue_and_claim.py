@@ -56,7 +56,7 @@ def test_enqueue_stores_and_logs_a_job_and_gives_it_a_place_in_line(seed: Seed) 
     }
 
 
-def test_a_job_is_due_exactly_at_the_given_instant_or_at_once(
+def test_a_job_is_due_at_its_given_instant_and_at_once_if_the_instant_has_passed(
     seed: Seed,
 ) -> None:
     """The due time is exact, even if the call arrives late. A delay would count from the arrival of the call."""
@@ -177,8 +177,7 @@ SAID: dict[str, tuple[str, dict[str, Any]]] = {
     "unique": (" attempts=5 unique=t/a", {"attempts": 5, "name": "t/a"}),
     "remembered": (f" once={T + 5_000} call=d", {"remember_ms": 5_000, "call": "=d"}),
 }
-"""The fields in the state line of a job in addition to its task, and the options of the producer that write these
-fields."""
+"""For each case: the fields that a state line has beside the task, and the producer's options that write the fields."""
 
 
 @pytest.mark.parametrize("first", [[], ["other"]], ids=["like", "unlike"])
@@ -334,8 +333,8 @@ def test_a_claim_stops_at_its_byte_limit_but_takes_at_least_one_job(seed: Seed) 
     assert [["a"], ["b", "c"], [], ["d"]] == taken
 
 
-def test_a_claim_sweeps_at_most_sweep_max_jobs_of_each_kind(seed: Seed) -> None:
-    """Expired leases and due jobs are such kinds, each with a limit of its own. Later claims do the remaining work."""
+def test_a_claim_handles_at_most_sweep_max_expired_leases_and_as_many_due_jobs(seed: Seed) -> None:
+    """The limit applies to expired leases and to due jobs separately. Later claims handle the remaining jobs."""
     for n in range(5):
         seed.running(f"lost-{n}")
     seed.live(LEASE_MS)

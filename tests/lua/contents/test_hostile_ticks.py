@@ -54,7 +54,7 @@ def test_a_worker_that_was_suspended_for_an_hour_fires_no_instant_a_second_time(
     assert 1 == len(seed.claim().jobs)
 
 
-def test_one_run_counts_three_instants_that_passed_while_the_backlog_was_full(
+def test_the_first_job_after_a_full_backlog_counts_the_instants_that_were_missed(
     seed: Seed,
 ) -> None:
     first = put(seed).next_ms

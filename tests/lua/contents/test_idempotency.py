@@ -71,7 +71,7 @@ def test_enqueue_writes_a_remembered_id_into_the_state_line_the_event_and_result
     )  # fmt: skip
 
 
-def test_calls_carry_the_keys_of_remembered_ids_only_if_the_queue_uses_them(seed: Seed) -> None:
+def test_calls_carry_the_keys_of_remembered_ids_only_if_the_queue_remembers_ids(seed: Seed) -> None:
     seed.enqueue("a")
     heads = [seed.calls.delivery.head(name, "q") for name in ("enqueue", "claim", "turn")]
     assert not [key for head in heads for key in head if str(key).endswith((":results", ":kept"))]
@@ -98,7 +98,7 @@ def test_a_call_that_lacks_needed_keys_is_sent_again_with_these_keys(
 
 
 @LANES
-def test_a_remembered_id_is_a_duplicate_until_its_job_and_its_window_end(
+def test_a_call_with_a_remembered_id_is_a_duplicate_until_job_and_window_have_ended(
     seed: Seed, lane: str
 ) -> None:
     enqueue(seed, "a", lane=lane)
@@ -255,7 +255,7 @@ def test_the_id_of_a_job_rejected_by_name_refers_to_the_names_holder(
     assert ("k",) == enqueue(seed, "k", name=name).ids
 
 
-def test_no_id_is_remembered_if_a_unique_name_rejects_the_call(seed: Seed) -> None:
+def test_a_call_that_the_option_reject_refuses_leaves_no_remembered_id(seed: Seed) -> None:
     seed.enqueue("a", name="t/x")
 
     assert {} == seed.changes(lambda: enqueue(seed, "k", name="t/x", unique="reject"))
@@ -270,7 +270,7 @@ def test_one_call_records_the_id_of_two_rejected_jobs_once(
     assert (("k", "a"), ("k", "a")) == found.held
 
 
-def test_an_id_that_a_call_has_recorded_makes_its_later_job_a_duplicate(
+def test_an_id_that_a_call_records_makes_a_later_job_of_the_call_a_duplicate(
     seed: Seed,
 ) -> None:
     """The later job has no unique name, and so is a duplicate only because of the recorded id."""
@@ -474,8 +474,11 @@ def test_random_histories_of_remembered_ids_agree_with_the_model(seed: Seed, num
 
 
 @LANES
-def test_a_job_is_only_compared_if_no_job_may_wait_in_its_lane(seed: Seed, lane: str) -> None:
-    """The rule is ``rq_core.app.durable.children.NEVER``. A parent that runs again sends children with this rule."""
+def test_a_job_that_may_never_wait_is_compared_with_a_known_job_but_never_enqueued(
+    seed: Seed, lane: str
+) -> None:
+    """A parent that runs again sends its children with the rule ``rq_core.app.durable.children.NEVER``. A known child
+    is a duplicate, and an unknown child is rejected."""
     enqueue(seed, "known", lane=lane)
     found: list[Any] = []
 

@@ -173,10 +173,11 @@ def test_only_one_of_many_jobs_with_one_name_in_a_call_is_enqueued(
 
 
 @pytest.mark.parametrize("holds", ["nothing", "a job that waits", "a job that runs"])
-def test_the_second_job_with_an_id_replaces_only_a_waiting_holder_of_its_name(
+def test_a_repeated_id_in_a_call_replaces_the_holder_of_its_name_only_if_the_holder_waits(
     seed: Seed, holds: str
 ) -> None:
-    """The last job of the call takes the name of the first job. So the second job may be enqueued."""
+    """Two jobs of the call have one id. The last job of the call replaces the first of them, so the second may be
+    enqueued under its own name."""
     if holds != "nothing":
         seed.enqueue("holder", name="t/b")
     if holds == "a job that runs":

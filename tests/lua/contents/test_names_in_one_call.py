@@ -104,12 +104,12 @@ def test_a_replaced_job_keeps_no_result_if_the_call_uses_its_id_again(
     assert {} == seed.snapshot()["results"]
 
 
-def test_a_job_with_the_id_of_a_job_that_its_call_replaced_is_enqueued(
+def test_a_call_may_enqueue_a_job_with_the_id_of_a_job_that_the_call_replaced(
     seed: Seed,
 ) -> None:
-    """The call first replaces two jobs. Then it has two new jobs with the ids of the replaced jobs and one common name.
+    """The first two jobs of the call replace two waiting jobs. The other two have the ids of the replaced jobs.
 
-    The first of these is enqueued and keeps the name. The second is answered with the first.
+    These two jobs share a name. The first gets the name. The second is rejected, and its answer is the first job's id.
     """
     seed.enqueue(job(seed, "one", A), job(seed, "two", B))
     found = seed.enqueue(
@@ -127,11 +127,11 @@ def test_a_remembered_id_of_a_replaced_job_refers_to_the_new_job(seed: Seed) -> 
     assert (("new",), (("old", "new"),)) == (found.ids, found.held)
 
 
-def test_a_job_rejected_by_its_unique_name_leaves_its_remembered_id_with_the_holder(
+def test_the_remembered_id_of_a_job_rejected_by_name_refers_to_the_holder_within_the_call(
     seed: Seed,
 ) -> None:
-    """The call has two jobs with one id. The id already refers to the holder of the name, so the second is rejected,
-    too."""
+    """The call has two jobs with one id. The first is rejected, and the id then refers to the holder of its name. So
+    the second job gets the same answer, although its own name is free."""
     seed.enqueue(job(seed, "runs", A))
     seed.claim_one("runs")
     found = seed.enqueue(*(job(seed, "twice", n, remember_ms=MEMORY_MS) for n in (A, B)))

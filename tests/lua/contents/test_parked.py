@@ -215,7 +215,9 @@ def box_of(seed: Seed, job_id: str = "a") -> str:
     return str(line.partition(" life=")[2].partition(" ")[0])
 
 
-def test_a_box_that_a_signal_began_gets_the_id_of_the_lost_box_of_the_claim(seed: Seed) -> None:
+def test_a_box_that_a_signal_began_gets_the_id_of_the_box_that_the_claim_has_lost(
+    seed: Seed,
+) -> None:
     claim = seed.running("a")
     seed.signal("a", key="k", value="7")
     seed.signal("a", name="refusal")
@@ -249,7 +251,9 @@ def test_a_box_that_a_signal_began_gets_the_id_of_the_lost_box_of_the_claim(seed
     assert ["7", "8"] == [text.partition("\n")[2] for text in entries]
 
 
-def test_a_box_is_not_moved_by_a_stale_worker_nor_over_another_box(seed: Seed) -> None:
+def test_a_stale_worker_cannot_move_a_box_and_no_worker_can_overwrite_another_box(
+    seed: Seed,
+) -> None:
     claim = seed.running("a")
     seed.signal("a")
     seed.control.hset(seed.keys("boxes"), "0" * 16, "job=b entries=1 bytes=0")
@@ -287,10 +291,11 @@ def test_a_box_with_entries_or_with_over_1000_signals_is_not_moved(seed: Seed) -
 @pytest.mark.parametrize(
     ("name", "value"), [("approval", "8"), ("refusal", "7")], ids=["value", "name"]
 )
-def test_another_signal_with_the_number_of_a_forgotten_one_still_waits(
+def test_a_new_signal_with_the_number_of_a_forgotten_signal_can_still_be_taken(
     seed: Seed, name: str, value: str
 ) -> None:
-    """Redis forgot signal 1 and the wait that took it. The worker saves the wait again."""
+    """Redis forgot signal 1 and the wait that took it. A new signal then got number 1. The worker saves the lost wait
+    again, and this must not take the new signal."""
     claim = seed.running("a")
     seed.wait(claim, name=name, entry=1)
     seed.signal("a", name=name, value=value)

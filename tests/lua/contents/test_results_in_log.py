@@ -56,7 +56,7 @@ def test_the_log_has_the_whole_result_if_the_job_asks_for_it(seed: Seed, turn: b
     assert f"task=t audit=full until={seed.now + HOUR} bytes=" in after["results"]["a"]
 
 
-def test_no_job_that_one_call_ended_has_the_result_of_another_job_in_the_log(seed: Seed) -> None:
+def test_jobs_that_one_call_ends_have_their_own_results_in_the_log(seed: Seed) -> None:
     seed.attach()
     seed.enqueue("a", "b", "c", keep_ms=HOUR)
     seed.enqueue("plain")

@@ -71,7 +71,7 @@ def test_a_schedule_is_stored_as_a_line_a_rule_and_a_packed_job(seed: Seed) -> N
     assert "1" == seed.meta("schedules")
 
 
-def test_a_spread_delays_each_instant_by_the_shift_of_the_schedules_name(
+def test_a_spread_delays_each_instant_by_a_shift_that_the_schedules_name_determines(
     seed: Seed,
 ) -> None:
     said = {"cron": "0 8 * * *", "spread": 900}
@@ -157,7 +157,7 @@ def test_a_declaration_does_not_replace_a_schedule_that_an_operator_set(seed: Se
     assert {"beat": "kept"} == put(seed, declaration(seed, every=70))
 
 
-def test_a_live_change_of_another_version_of_a_schedule_is_refused(
+def test_a_live_change_that_names_an_old_version_of_its_schedule_is_refused(
     seed: Seed,
 ) -> None:
     put(seed)
@@ -306,7 +306,7 @@ def test_a_release_does_not_restore_a_rule_that_newer_code_has_replaced(seed: Se
     assert {"beat": "changed"} == put(seed, declaration(seed, every=70))
 
 
-def test_a_released_schedule_belongs_to_the_code_once_code_declares_its_rule(
+def test_a_released_schedule_belongs_to_the_code_again_after_the_next_declaration(
     seed: Seed,
 ) -> None:
     put(seed)

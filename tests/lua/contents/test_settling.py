@@ -88,7 +88,7 @@ def test_requeue_resets_the_failures_of_a_job_and_continues_the_count_of_its_cla
     assert seed.claim_one("a").number == 2
 
 
-def test_a_cancel_leaves_jobs_whose_claims_have_ended_meanwhile_unchanged(seed: Seed) -> None:
+def test_a_cancel_does_not_change_a_job_whose_claim_has_ended_meanwhile(seed: Seed) -> None:
     seed.running("runs")
     seed.fail(seed.running("runs-again"))
     seed.claim_one("runs-again")

@@ -305,7 +305,7 @@ def numbered(*texts: str, first: int = 1) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("has_looked", [True, False], ids=["reads on", "comes back"])
-def test_a_reader_gets_the_chunks_of_a_claim_that_begins_before_its_place(
+def test_a_reader_gets_chunks_of_a_new_claim_whose_numbers_are_below_the_readers_place(
     seed: Seed, has_looked: bool
 ) -> None:
     """A failover has taken the last chunks that the reader got."""

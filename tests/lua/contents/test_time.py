@@ -50,7 +50,7 @@ def test_an_extended_lease_does_not_expire(seed: Seed) -> None:
     assert events_of(seed.entries(), "a") == ["enqueued", "claimed"]
 
 
-def test_a_settlement_after_its_lease_is_accepted_while_the_claim_is_in_force(
+def test_a_settlement_after_the_lease_has_passed_is_accepted_while_the_claim_is_in_force(
     seed: Seed,
 ) -> None:
     claim = seed.running("a")
@@ -109,7 +109,7 @@ def test_no_lease_expires_within_one_lease_time_after_a_gap_without_calls(
     assert ["a"] == [c.id for c in seed.claim(1).jobs]
 
 
-def test_a_gap_without_calls_of_two_thirds_of_a_lease_is_ignored(seed: Seed) -> None:
+def test_a_gap_of_two_thirds_of_a_lease_without_calls_is_ignored(seed: Seed) -> None:
     seed.running("a")
     before = seed.meta("no_reap_before")
     seed.advance(LEASE_MS * 2 // 3)

@@ -15,7 +15,7 @@ LONG = '{"text":"' + "y" * 5_000 + '"}'
 
 
 def test_a_plain_job_gets_a_state_line_after_its_first_claim(seed: Seed) -> None:
-    """The job's value in the key `jobs`, which has a line before the JSON, does not change."""
+    """The claim does not change the job's value in the key `jobs`: a line, and then the JSON."""
     seed.enqueue("a", "b")
     value = seed.control.hget(seed.keys("jobs"), "a")
     assert seed.snapshot()["state"] == {}

@@ -173,7 +173,7 @@ def test_a_window_can_be_freed_after_the_end_of_its_job(seed: Seed, ended: bool)
     assert ("b",) == throttle(seed, "b").ids
 
 
-def test_the_answer_to_freeing_a_name_whose_window_has_expired_names_no_job(seed: Seed) -> None:
+def test_freeing_a_name_after_its_window_has_expired_returns_no_job(seed: Seed) -> None:
     throttle(seed, "a")
     seed.advance(WINDOW_MS)
 
@@ -292,7 +292,7 @@ def test_a_cancelled_debounced_job_frees_its_name(seed: Seed) -> None:
     assert holder(seed) is None
 
 
-def test_several_debounced_jobs_of_a_call_are_due_no_later_than_the_first_allows(
+def test_several_debounced_jobs_of_a_call_do_not_delay_the_job_past_its_latest_instant(
     seed: Seed,
 ) -> None:
     debounce(seed, "a")

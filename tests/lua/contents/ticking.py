@@ -33,7 +33,7 @@ def send(seed: Seed, *instants: Instant, worker: str = "w-1", **how: Any) -> Tic
 
 
 def judged(due: dict[str, str], now: int) -> list[Instant]:
-    """Return a worker's reports about the schedules that a claim has given it."""
+    """Return a worker's reports about the due schedules that the worker got from its claim."""
     found = []
     for name, entry in due.items():
         schedule = Schedule.parse(entry)
