@@ -42,7 +42,7 @@ def test_polls_of_a_job_become_rarer_but_continue() -> None:
 
 
 def test_the_last_poll_is_at_the_timeout() -> None:
-    """The wait must not miss an end between the poll before and the timeout."""
+    """Otherwise the wait would miss an end that comes after its regular polls and before the timeout."""
     times, told = looks(0.777)
 
     assert 0.777 == times[-1]

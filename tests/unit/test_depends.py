@@ -866,7 +866,7 @@ def test_overrides_that_end_out_of_order_are_all_removed(app: App) -> None:
     assert task() == "plain"
 
 
-def test_an_override_that_no_task_can_have_is_refused_and_changes_nothing(app: App) -> None:
+def test_an_override_that_its_tasks_cannot_use_is_refused_and_changes_nothing(app: App) -> None:
     @app.task
     def task(thing: str = Depends(plain)) -> str:
         return thing

@@ -18,7 +18,7 @@ from rq_core.model.lib.moments import moment_of
     ("value", "expected"),
     [(0, 0), (1, 1000), (1.1, 1100), (0.0001, 1), (timedelta(minutes=1), 60_000)],
 )
-def test_a_duration_has_whole_milliseconds_and_a_positive_one_at_least_1_ms(
+def test_a_duration_becomes_whole_milliseconds_and_a_tiny_duration_becomes_1_ms(
     value: Any, expected: int
 ) -> None:
     assert ms_of("delay", value) == expected

@@ -25,7 +25,7 @@ def ended() -> Lives:
     return lives
 
 
-def test_the_end_of_a_job_includes_the_task_and_the_call_that_were_enqueued() -> None:
+def test_the_end_of_a_job_has_the_task_and_the_call_of_the_enqueue() -> None:
     end = ended().ends["a"]
 
     assert (end.fence, end.since_ms, end.until_ms, end.once_ms) == ("1-2", 3, 53, 90)

@@ -59,7 +59,7 @@ def test_an_idempotency_key_is_remembered_for_a_day_by_default() -> None:
     assert ("", "") == (plain.ties, plain.call)
 
 
-def test_of_id_and_idempotency_key_the_option_that_is_given_last_makes_the_id() -> None:
+def test_if_id_and_idempotency_key_are_both_given_the_later_option_makes_the_id() -> None:
     _, send = make()
     assert "x" == send.with_options(idempotency_key="k").with_options(id="x").job("a").id
     assert id_of_key("send", "k") == (
@@ -153,7 +153,7 @@ def test_enqueue_by_name_makes_the_same_id_for_an_idempotency_key() -> None:
     )
 
 
-def test_the_idempotency_key_of_a_duplicate_returns_the_holder_of_the_unique_name() -> None:
+def test_a_repeated_call_whose_first_call_was_a_duplicate_returns_the_same_holder() -> None:
     app, send = make(unique=Unique(per="to"))
     with testing.fake(app) as fake:
         first = send.enqueue("a")
@@ -176,7 +176,7 @@ def test_an_idempotency_key_stays_free_if_its_unique_job_is_rejected() -> None:
         assert not keyed.enqueue("a").duplicate
 
 
-def test_the_error_of_a_full_key_results_names_the_command_that_raises_the_limit() -> None:
+def test_the_error_for_a_full_key_of_results_names_the_command_that_raises_the_limit() -> None:
     app, send = make()
     with testing.fake(app) as fake:
         send.with_options(idempotency_key="1").enqueue("a")

@@ -132,7 +132,7 @@ def test_a_handler_sees_the_headers_of_its_job(app: App) -> None:
         seen[3]["request-id"] = "of all that have none"
 
 
-def test_job_running_accepts_headers_in_a_test() -> None:
+def test_the_function_job_running_gives_its_headers_to_the_current_job() -> None:
     with testing.job_running(headers={"request-id": "7"}):
         assert current_job().headers == {"request-id": "7"}
     with testing.job_running():

@@ -30,7 +30,7 @@ TAKEN = (
 OTHER = ((Event.SIGNALLED, {"message": 1, "name": "refusal"} | FALSE),)
 
 
-def test_a_reused_signal_number_does_not_make_the_new_signal_taken() -> None:
+def test_a_reused_signal_number_does_not_mark_the_new_signal_as_taken() -> None:
     boxes: dict[str, LoggedBox] = {}
     for number, (event, facts) in enumerate(TAKEN + OTHER, 1):
         names = (field.name for field in JOB_EVENT_FIELDS[event])

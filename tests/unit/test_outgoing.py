@@ -30,7 +30,10 @@ def refuse() -> None:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[Outgoing]:
-    """Give the app a function that adds a header with the number of its own call. Return the list of these calls."""
+    """Give the app a function for headers. Return the list of the function's calls.
+
+    Each call adds a header with the number of the call.
+    """
     calls: list[Outgoing] = []
 
     def note(call: Outgoing) -> Mapping[str, str]:
@@ -90,7 +93,7 @@ async def test_a_function_for_headers_is_called_once_for_many_jobs(seen: list[Ou
     assert ["enqueue_many"] * 3 + ["enqueue"] * 2 == [call.way for call in seen]
 
 
-def test_a_copied_job_has_added_headers_and_those_of_its_original(
+def test_a_copied_job_has_the_added_headers_and_the_headers_of_its_original(
     seen: list[Outgoing],
 ) -> None:
     given = {"call": "old", "request": "r-1", "rq-core-trace": "first"}

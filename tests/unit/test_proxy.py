@@ -67,7 +67,7 @@ def test_the_proxy_sends_a_stalled_command_when_the_stall_ends(
         wait_until(lambda: direct.get("n") == b"1", "it was carried out")
 
 
-def test_slices_and_delays_of_the_proxy_change_only_the_time(
+def test_a_proxy_that_slices_or_delays_bytes_does_not_change_them(
     between: Proxy, near: redis.Redis
 ) -> None:
     for mode in (Mode.SLICE, Mode.DELAY):

@@ -66,7 +66,8 @@ def test_an_app_refuses_invalid_redactors(said: str) -> None:
 def test_the_traceback_of_a_handler_does_not_show_that_uvloop_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Checks the loop of a worker's process: errors within it must not have the error of an import as their context."""
+    """A worker's process tries to import uvloop, and runs without uvloop if the import fails. The error of the import
+    must not become the context of later errors."""
     monkeypatch.setitem(sys.modules, "uvloop", None)
     told: list[str] = []
 

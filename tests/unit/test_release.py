@@ -90,7 +90,7 @@ def wheel(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_classifiers_claim_versions_of_python_that_a_release_tries(wheel: Path) -> None:
+def test_a_release_tries_each_version_of_python_that_the_classifiers_claim(wheel: Path) -> None:
     claimed = release_trial.claimed(wheel)
 
     assert len(claimed) >= 3

@@ -102,7 +102,7 @@ def test_a_failed_job_is_retried_with_a_delay_or_fails_finally_with_a_reason(
 
 @pytest.mark.parametrize("signal", [Snooze, lambda after: RetryLater(after=after)])
 @pytest.mark.parametrize("after", [math.nan, math.inf, "5", True, 10**400])
-def test_an_invalid_duration_of_a_handlers_signal_is_refused_when_the_signal_is_created(
+def test_snooze_and_retry_later_refuse_an_invalid_duration_when_they_are_created(
     signal: Any, after: Any
 ) -> None:
     with pytest.raises(InvalidOption, match="after"):
@@ -123,7 +123,7 @@ def test_a_handlers_signal_with_a_negative_duration_lets_the_job_run_again_at_on
 
 
 @pytest.mark.parametrize("signal", [Snooze(5), RetryLater(after=5)])
-def test_a_handlers_signal_with_an_invalid_attribute_is_settled_with_the_maximum_delay(
+def test_a_snooze_or_retry_later_with_a_spoiled_duration_is_settled_with_the_maximum_delay(
     signal: Any,
 ) -> None:
     signal.after = "soon"

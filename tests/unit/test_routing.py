@@ -119,9 +119,9 @@ def test_scripts_are_loaded_on_all_primaries() -> None:
 def test_a_command_to_all_primaries_returns_one_answer(
     by_node: dict[Node, Any], answer: Any
 ) -> None:
-    """A permanent error of one node is the answer, and the caller goes on without functions.
+    """If a node gives a permanent error, this error is the answer. The caller then uses scripts instead of functions.
 
-    A temporary error is ignored if another primary has accepted the command.
+    A temporary error of one node is ignored if another primary has accepted the command.
     """
     (reply,) = Nodes(lambda node, _: by_node[node]).exchange(["FUNCTION", "LOAD", "…"])
 

@@ -177,7 +177,7 @@ def test_a_very_long_word_in_an_error_text_is_left_out_quickly() -> None:
     assert len(said["message"]) < 2_200
 
 
-def test_the_error_of_an_unescaped_character_in_a_password_explains_it() -> None:
+def test_the_error_of_an_unescaped_character_in_a_password_says_how_to_write_it() -> None:
     with pytest.raises(InvalidOption, match="write %2F for /"):
         open_transport("redis://user:a/b@host:6379/0")
 

@@ -212,7 +212,8 @@ def test_a_data_directory_that_cannot_be_created_is_reported(tmp_path: Path) -> 
 def test_errors_name_the_directory_of_an_embedded_server(
     url: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error must not speak of "another Redis than embedded://"."""
+    """The URL in the error has the full path of the directory. "embedded://" alone would not say which server is
+    meant."""
     monkeypatch.chdir(tmp_path)
     client = Client(url, transport=cast(Any, object()))
     database = Database(f"{tmp_path}/audit.db")

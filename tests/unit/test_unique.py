@@ -112,7 +112,7 @@ def test_values_of_different_types_have_different_unique_names() -> None:
     ]
 
 
-def test_a_key_function_makes_the_unique_name_that_a_producer_without_the_code_makes() -> None:
+def test_a_producer_without_the_code_makes_the_same_unique_name_as_a_key_function() -> None:
     app = App()
 
     @app.task(unique=Unique(per=lambda value: value))
@@ -155,7 +155,7 @@ def test_a_task_whose_unique_option_does_not_fit_is_refused(unique: Any, caps: l
 
 
 @pytest.mark.parametrize("given", [Unique, Throttle, Debounce, Latest])
-def test_a_class_instead_of_an_instance_is_refused_with_the_right_form(
+def test_an_option_that_is_a_class_is_refused_and_the_error_shows_how_to_write_an_instance(
     given: Any,
 ) -> None:
     with pytest.raises(
@@ -165,7 +165,7 @@ def test_a_class_instead_of_an_instance_is_refused_with_the_right_form(
 
 
 @pytest.mark.parametrize("how", ["keep", "replace", "reject"])
-def test_the_answer_to_a_duplicate_call_follows_on_duplicate(how: Any) -> None:
+def test_the_answer_to_a_duplicate_call_follows_the_option_on_duplicate(how: Any) -> None:
     app = App()
 
     @app.task(queue="q", unique=Unique(on_duplicate=how))

@@ -106,8 +106,8 @@ LIKE: dict[str, Any] = {
     "App.caps": App.caps, "App.copy": App.copy, "App.replay": App.replay,
     "Task.with_options": rq_core.Task.with_options,
 }  # fmt: skip
-"""The callables whose signatures have the parameters to test, by the name of a call in CALLS. For each other call, the
-function in CALLS has this signature."""
+"""The public callable of a call in CALLS, by the name of the call. Its signature says which parameters are tested. For
+a call that is not here, the signature of the function in CALLS says so."""
 NOT_CHECKED = {
     "App.connections": "a test's own", "App.task.function": "tested beside the task",
     "App.enqueue_many.jobs": "tested with the chunks",
@@ -134,9 +134,9 @@ NO_CALLABLES_OF_USERS = {
     "Durable", "DurableSync", "durable", "durable_sync", "NOT_DONE", "BatchContext", "Job",
     "JobsChanged", "Replayed", "Outcome", "Succeeded", "Failed", "Cancelled", "Expired", "Replaced", "Gone",
 }  # fmt: skip
-"""Public names that this file does not test. rq-core makes them, or they take no arguments, or the callable that
-receives them checks them (Limit, Patience), or other tests do: test_depends.py, test_context.py, test_durable_steps.py,
-test_children.py, test_batches.py and tests/flows/test_declared.py."""
+"""Public names that this file does not test. Users do not create some of these objects, and others take no arguments.
+Limit and Patience are checked by the callable that receives them. The rest is tested in test_depends.py,
+test_context.py, test_durable_steps.py, test_children.py, test_batches.py and tests/flows/test_declared.py."""
 
 
 def parameters() -> Iterator[tuple[str, str]]:

@@ -95,10 +95,9 @@ def test_running_an_empty_list_of_calls_needs_no_server() -> None:
 
 
 def test_a_claim_without_an_answer_is_repeated_even_if_its_limit_is_now_0() -> None:
-    """The server may have run the claim, and then the worker must read the answer. If not, the repetition claims no
-    job.
+    """If the server has run the claim, the repetition gets the answer with the claimed jobs. If not, it claims no job.
 
-    Both have the same number.
+    The claim and its repetition have the same number.
     """
 
     def lose(_command: list[Any]) -> Lost:
@@ -251,8 +250,8 @@ def test_a_call_whose_script_cannot_be_loaded_ends_in_an_error(reply: Exception)
 
 
 def test_a_client_that_may_not_load_functions_calls_functions_that_others_loaded() -> None:
-    """The client may not load scripts either. Another client may load functions at any time, so it tries them at each
-    call."""
+    """The client may not load scripts either. It tries to call the functions at each call, since another client may
+    have loaded them meanwhile."""
     forgotten = [FORGOTTEN, ReplyError("NOSCRIPT No matching script")]
     refusal = [ReplyError("NOPERM no")]
     server = Server(enqueue=forgotten, FUNCTION=refusal, SCRIPT=refusal)
@@ -294,7 +293,7 @@ def test_no_error_message_contains_a_password() -> None:
 
 
 def test_reads_are_repeated_while_a_node_of_a_cluster_is_down() -> None:
-    """Another error in the same exchange does not end the read."""
+    """The read is repeated even if another command of the same exchange gets another error."""
     down, odd = ReplyError("CLUSTERDOWN The cluster is down"), ReplyError("ERR whatever follows")
     server = Server(HGET=[down, "1"], HLEN=[odd, 2])
 

@@ -189,7 +189,7 @@ def test_the_answer_to_an_enqueue_has_the_scope_of_a_discarded_or_rejected_job()
 
 
 @pytest.mark.parametrize("rules", [1, 8, 32, 5_000])
-def test_an_enqueue_call_has_the_fewer_jobs_the_more_rules_each_job_has(
+def test_an_enqueue_call_has_fewer_jobs_if_each_job_has_more_rules(
     rules: int,
 ) -> None:
     """A call of 250 jobs with many rules each would block Redis for tens of milliseconds."""

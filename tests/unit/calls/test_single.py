@@ -52,9 +52,9 @@ def outcome(work: Callable[[], Accepted]) -> Any:
 
 
 def played(answers: dict[str, list[Any]], *, by_plan: bool) -> tuple[Any, ...]:
-    """Enqueue three jobs. ``answers`` has the server's answers, by command.
+    """Enqueue three jobs. ``answers`` has the server's prepared answers, by command.
 
-    Only the enqueue of the second job gets the answers of the command ``enqueue``.
+    The answers to ``enqueue`` are for the second job. The enqueues of the other two jobs succeed.
 
     Returns the outcomes, the commands that were sent, and the time (s) that the client slept.
     """

@@ -51,7 +51,7 @@ def test_invalid_caps_are_refused(make: Callable[[], object], says: str) -> None
     assert says in str(caught.value)
 
 
-def test_the_error_names_the_key_function_that_raised(app: App) -> None:
+def test_the_error_of_a_key_function_that_raises_names_the_function(app: App) -> None:
     def shard_of(**_: Any) -> str:
         raise LookupError("no shard for a")
 
@@ -65,7 +65,7 @@ def test_the_error_names_the_key_function_that_raised(app: App) -> None:
     assert isinstance(caught.value.__cause__, LookupError)
 
 
-def test_the_name_of_a_cap_has_only_characters_that_names_may_have() -> None:
+def test_a_cap_whose_name_has_a_forbidden_character_is_refused() -> None:
     for name in ("a b", "a=b", "a@1s", "a+b", "a|b", ""):
         with pytest.raises(InvalidName):
             Cap(1, per="tenant", name=name)
@@ -104,12 +104,12 @@ def test_caps_that_do_not_fit_the_task_are_refused(app: App, caps: Any, says: st
     app.task(send)
 
 
-def test_a_cap_with_too_long_a_scope_is_refused_with_advice_to_name_it(app: App) -> None:
+def test_the_error_of_a_cap_whose_scope_is_too_long_advises_a_name_for_the_cap(app: App) -> None:
     with pytest.raises(InvalidTask, match="pass name="):
         app.task(name="t" * 125, caps=[Cap(1, per="tenant")])(send)
 
 
-def test_one_name_of_a_cap_cannot_be_used_in_two_queues(app: App) -> None:
+def test_two_queues_cannot_use_the_same_name_for_a_cap(app: App) -> None:
     app.task(queue="mail", caps=[Cap(1, per="tenant", name="tenant")])(send)
 
     with pytest.raises(
@@ -118,7 +118,7 @@ def test_one_name_of_a_cap_cannot_be_used_in_two_queues(app: App) -> None:
         app.task(queue="sms", name="other", caps=[Cap(1, per="tenant", name="tenant")])(send)
 
 
-def test_one_name_of_a_cap_cannot_have_two_limits(app: App) -> None:
+def test_two_caps_with_one_name_cannot_have_different_limits(app: App) -> None:
     app.task(caps=[Cap(1, per="tenant", name="tenant")])(send)
 
     with pytest.raises(InvalidTask, match="limits tenant to 2, and task 'send' to 1"):
