@@ -237,7 +237,9 @@ NOT_READ = {
 }  # fmt: skip
 
 
-def test_a_role_may_use_only_the_keys_of_its_queue_that_it_needs(role: str, user: Any) -> None:
+def test_no_role_may_use_a_key_of_its_queue_that_its_work_does_not_need(
+    role: str, user: Any
+) -> None:
     types = {key.name: key.type for key in KEYS}
 
     reached = [

@@ -338,7 +338,7 @@ def test_no_step_begins_in_the_finally_of_a_handler_that_parks(
     assert ["finally", "finally", "effect"] == did
 
 
-def test_around_functions_are_exited_before_the_job_is_parked(
+def test_the_middleware_of_a_handler_is_exited_before_the_job_is_parked(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.around

@@ -84,9 +84,9 @@ def child_of(of: Family) -> str:
 
 
 def ended_at(of: Family, end: End, moment: str) -> tuple[str, bool]:
-    """Let the child end at this moment of its parent's life, and let the parent run until it has ended.
+    """Let the child end at this moment of its parent's life, and then let the parent run on.
 
-    Returns the child's id, and whether the parent learned of the end without a look of its own at the child.
+    Returns the child's id, and whether the parent learned of the end without reading the child's state by itself.
     """
     child: list[str] = []
 

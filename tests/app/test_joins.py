@@ -1,4 +1,4 @@
-"""Joins of durable jobs: the options of children, and the order in which their ends are read and they are requeued."""
+"""Durable jobs that wait for several children: the children's options, and the order of reads, requeues and cancels."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_a_cancel_of_many_parents_cancels_each_once_although_the_first_runs_mean
 def test_a_stale_worker_cancels_the_children_that_it_enqueues_after_the_cancel_of_their_parent(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, by: type[BaseException]
 ) -> None:
-    """``by`` is the error that the handler gets once the worker knows that the lease is lost."""
+    """``by`` is the exception that the handler gets when the worker has learned that the lease is lost."""
     enqueue, sent = launches._enqueue, list[str]()
     whole = launches.JobSteps._enqueue
 

@@ -338,8 +338,8 @@ CONTAINED: dict[str, Callable[[Seed], object]] = {
     "a job since no time": line_of_head("ready task=t seq=1 since=\u00b2"),
     "a job since 5,000 digits": line_of_head(f"ready task=t seq=1 since={'9' * 5_000}"),
 }
-"""Damages of one field: of a queue's fact, of a limit, or of a job. The overview must still show all other fields of
-the queue."""
+"""Each damages one field: a fact of the queue, a limit, or a field of a job. The overview must still show all other
+fields of the queue."""
 
 
 @pytest.mark.parametrize("how", CONTAINED)
@@ -455,8 +455,8 @@ CHEAP = {
     "LLEN", "LRANGE", "ZCARD", "HLEN", "HGETALL", "HSCAN", "ZRANGE", "ZRANGEBYSCORE", "ZRANGEBYLEX", "ZLEXCOUNT",
     "ZCOUNT", "HMGET", "TIME", "EVAL_RO", "XLEN",
 }  # fmt: skip
-"""Commands that are cheap in the form in which the overview sends them, however many jobs or lanes there are. Ranges
-have a LIMIT, and the cost of counts is at most logarithmic."""
+"""Commands that the overview may send. They stay cheap however many jobs or lanes there are: the overview gives each
+range a LIMIT, and a count takes at most logarithmic time."""
 
 
 @pytest.mark.parametrize("lanes", [3, 2_000])

@@ -26,11 +26,10 @@ from tests.kit.servers import RedisServer
 
 
 def denied(control: Any) -> list[tuple[str, str]]:
-    """Return the user and the name of each command that Redis refused, without three commands that the tested roles do
-    not need.
+    """Return each command that Redis refused, as (user, name of the command).
 
-    Clients send CLIENT SETINFO to introduce themselves, FUNCTION LOAD for missing functions, and CONFIG GET for facts
-    about the server.
+    Three commands are left out, since the roles can work without them. Clients send CLIENT SETINFO to introduce
+    themselves, FUNCTION LOAD for missing functions, and CONFIG GET for facts about the server.
     """
     tried = {"client|setinfo", "function|load", "config|get"}
     log = [(entry["username"], entry["object"]) for entry in control.acl_log()]
@@ -267,8 +266,8 @@ def test_a_role_that_may_read_jobs_may_follow_their_progress_and_chunks(
 def test_a_viewer_of_one_queue_may_read_it_though_other_queues_exist(
     control: Any, as_: As, redis_url: str
 ) -> None:
-    """Checks `queues`, `workers` and `job`. These commands say that another queue is left out, and not that it is
-    damaged."""
+    """The commands `queues`, `workers` and `job` say that they leave out the other queue. No command reports the other
+    queue as damaged."""
     with App(redis_url) as app:
         held = app.enqueue("mail", "send", {})
         app.enqueue("images", "send", {})
@@ -323,8 +322,7 @@ def test_the_error_of_a_user_without_rights_does_not_report_redis_as_down(
 def test_each_role_may_call_only_its_own_scripts_and_the_listed_exceptions(
     control: Any, as_: As, role: str
 ) -> None:
-    """Checks the keys and the commands of each script. Redis itself answers whether the role may use the keys and
-    commands."""
+    """Asks Redis, for each script, whether the role may use the script's keys and commands."""
     with Client(as_(role, "--queue", "mail*")) as client:
         client.run(client.calls.delivery.handshake("mail"))
         may = {n for n in names() if not client.run(acl_roles.lacking(client.prefix, n, "mail"))}

@@ -41,10 +41,11 @@ def test_applying_the_settings_keeps_a_limit_that_an_operator_set(app: App) -> N
     assert app.client.run(app.client.calls.caps.stored("mail"))["task=send"].limit == Limit(7)
 
 
-def test_set_cap_with_the_value_code_restores_the_limit_that_the_code_declared_last(
+def test_set_cap_with_the_value_code_restores_the_limit_of_the_newer_code(
     app: App, redis_url: str
 ) -> None:
-    """Checks two versions of the code. The old worker declares its limit last, and the newer limit is restored."""
+    """Checks two versions of the code. The old code declares its limit again after the newer code. The newer limit is
+    restored all the same."""
     app.task(queue="mail", caps=[Cap(1)])(send)
     app.apply_settings()
     app.set_cap("mail", "task=send", 7, by="ada")

@@ -604,7 +604,7 @@ def test_a_value_that_redis_lost_is_reported_as_lost(app: App, redis_server: Red
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), ZeroDivisionError()])
-def test_a_kept_result_that_the_callers_validator_refuses_is_reported_as_not_json(
+def test_a_kept_result_that_the_callers_validator_refuses_is_missing_as_not_json(
     app: App, error: Exception
 ) -> None:
     def refuse(_: int) -> int:
