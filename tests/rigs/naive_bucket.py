@@ -37,3 +37,9 @@ class Bucket:
         """Take ``more`` units. A negative number gives units back, up to a full bucket."""
         self._flow(at_ms)
         self.level = min(self.burst * self.window_ms, self.level - more * self.window_ms)
+
+    def empty(self, until_ms: int, at_ms: int) -> None:
+        """Let at most one unit have been in the bucket at ``until_ms``, the end of a pause, which is not after
+        ``at_ms``."""
+        self._flow(at_ms)
+        self.level = min(self.level, self.window_ms + (at_ms - until_ms) * self.most)

@@ -73,19 +73,24 @@ class Costs:
         self._buckets: dict[str, Bucket] = {}
         self._limits: dict[str, Limit] = {}
         self._until: dict[str, int] = {}
+        """Unix ms at which the last pause of a scope ends."""
+        self._emptied: dict[str, int] = {}
+        """The same, for pauses after which no claim has come, unless the limit has changed: Redis may then have
+        forgotten the pause."""
         self._at_ms = 0
 
     def add(self, entry: Entry) -> list[str]:
         """Add the next entry. Return a sentence for each claim that came too early or took a wrong cost, and for each
         pause that shortens an earlier pause."""
         if entry.event is Event.EPOCH_STARTED or entry.at_ms < self._at_ms:
-            self._buckets, self._until = {}, {}
+            self._buckets, self._until, self._emptied = {}, {}, {}
         self._at_ms = entry.at_ms
         match entry.event:
             case Event.CAP_CHANGED:
                 changed = entry.data["scope"]
-                for scope in [s for s in self._buckets if s.startswith(changed)]:
-                    del self._buckets[scope]
+                for known in (self._buckets, self._emptied):
+                    for scope in [s for s in known if s.startswith(changed)]:
+                        known.pop(scope, None)
             case Event.ENQUEUED | Event.RESTORED | Event.BASELINE:
                 for event in entry.jobs:
                     self._note_cost(event.job_id, event.fields)
@@ -117,6 +122,8 @@ class Costs:
             if self._at_ms < self._until.get(scope, 0):
                 yield f"{event.job_id} was claimed in a pause until {self._until[scope]}"
             bucket = self._bucket(scope, Limit(*facts[:3]))
+            if until_ms := self._emptied.pop(scope, None):
+                bucket.empty(until_ms, self._at_ms)
             opens_ms = bucket.opens_ms(cost, self._at_ms)
             if opens_ms > self._at_ms + TOLERANCE_MS:
                 yield f"{event.job_id} was claimed {opens_ms - self._at_ms} ms too early for {scope}"
@@ -144,8 +151,4 @@ class Costs:
         scope, until_ms = fields["scope"], fields["until_ms"]
         if until_ms < self._until.get(scope, 0):
             yield f"the pause of {scope} until {self._until[scope]} was shortened to {until_ms}"
-        self._until[scope] = until_ms
-        bucket = self._buckets.get(scope)
-        if bucket is not None and bucket.opens_ms(1, until_ms) <= until_ms:
-            # Nothing but one token is free when the pause ends.
-            bucket.level = bucket.window_ms
+        self._until[scope] = self._emptied[scope] = until_ms

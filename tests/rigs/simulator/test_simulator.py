@@ -46,6 +46,8 @@ FOUND = {
     "a drain with durable jobs takes over 6,000 steps": 736,
     "a job that a lost epoch began sleeps in the next one": 1580,
     "a breaker that has failures loses its limit": 125,
+    "an operator pauses the scope of a breaker whose limit a total loss took": 1041,
+    "a job reports its cost while its rate is paused": 1528,
 }
 """Seeds that once failed, by the name of the event that happens in the simulation of the seed."""
 
