@@ -256,3 +256,67 @@ def test_replay_allows_no_claim_during_a_pause_by_a_job_from_before_the_log() ->
     claim(log, "b", 4_990, 10)
 
     assert the_violation(log).says == f"claimed 10 ms before the pause of {SCOPE} ends"
+
+
+# Jobs that begin one after the other after a pause.
+
+
+def paused(log: MemoryWriter, scope: str = SCOPE) -> None:
+    """Let the first of three jobs pause their scope until 5,000 ms. The other jobs wait for it."""
+    fence = begun(log, a=1, b=1, c=1)
+    pause(log, "a", fence, 1, 5_000, scope=scope)
+
+
+def test_replay_accepts_jobs_that_begin_one_after_the_other_after_a_pause(
+    log: MemoryWriter,
+) -> None:
+    paused(log)
+    claim(log, "b", 5_000, 1)
+    claim(log, "c", 5_010, 1)
+
+    assert replay(log).violations == []
+
+
+def test_replay_reports_jobs_that_begin_at_once_after_a_pause(log: MemoryWriter) -> None:
+    paused(log)
+    claim(log, "b", 5_000, 1)
+    claim(log, "c", 5_001, 1)
+
+    found = the_violation(log)
+
+    assert (found.invariant, found.job_id) == ("I3", "c")
+    assert found.says.startswith(f"claimed 9 ms too early for {SCOPE}: ")
+
+
+def test_replay_reports_a_costly_job_that_begins_at_the_end_of_a_pause(log: MemoryWriter) -> None:
+    enqueue(log, d=5)
+    paused(log)
+    claim(log, "d", 5_030, 5)
+
+    assert the_violation(log).says.startswith("claimed 10 ms too early")
+
+
+def test_replay_accepts_jobs_that_begin_at_once_after_an_operator_resumed_their_scope(
+    log: MemoryWriter,
+) -> None:
+    paused(log)
+    tell(log, at(BEGIN_MS + 4_998), of_queue("pause_changed", SCOPE, None))
+    claim(log, "b", 5_000, 1)
+    claim(log, "c", 5_000, 1)
+
+    assert replay(log).violations == []
+
+
+@pytest.mark.parametrize("changed", [FAMILY, SCOPE])
+def test_replay_accepts_jobs_that_begin_at_once_after_a_pause_in_which_the_limit_changed(
+    log: MemoryWriter, changed: str
+) -> None:
+    """Redis forgets a pause when its rate would have been free under the limit that was in force when it began."""
+    paused(log)
+    old = "100/1000ms/10" if changed == FAMILY else None
+    version = 2 if changed == FAMILY else 1
+    tell(log, at(BEGIN_MS + 10), of_queue("cap_changed", changed, old, "200/1000ms/10", version))
+    for job_id in ("b", "c"):
+        tell(log, at(BEGIN_MS + 4_999), ("claimed", [job_id, 1, [[SCOPE, 200, 1000, 10, 1]]]))
+
+    assert replay(log).violations == []

@@ -150,6 +150,9 @@ class Holders:
         """The operator who paused a scope, by scope."""
         self._paused: dict[str, int] = {}
         """Unix ms at which the pause of a scope ends, by scope."""
+        self._changed: set[str] = set()
+        """The paused scopes whose limit has changed since the pause began. Redis may have forgotten such a pause when
+        the rate would have been free under the earlier limit."""
         self._rates: dict[str, tuple[int, int, int, int, int]] = {}
         """For each scope with a rate, in whole Unix µs: the theoretical arrival time of the generic cell rate
         algorithm. Then the limit, the window (ms) and the burst with which it was computed. Then the part of the time
@@ -199,7 +202,7 @@ class Holders:
             if until_ms is not None and at_ms < until_ms:
                 yield f"claimed {until_ms - at_ms} ms before the pause of {rate[0]} ends"
             elif until_ms is not None:
-                del self._paused[rate[0]]
+                self._end_pause(*rate[:4])
             if problem := self._spend(*rate, at_ms=at_ms):
                 yield problem
 
@@ -251,6 +254,7 @@ class Holders:
         """
         if is_breaker(scope):
             return self.breakers.pause(scope, until_ms, record, row)
+        self._changed.discard(scope)
         is_longer = until_ms >= self._paused.get(scope, 0)
         self._paused[scope] = max(until_ms, self._paused.get(scope, 0))
         return is_longer
@@ -326,10 +330,22 @@ class Holders:
         # The log does not show how much of the new rate is in use: the rate counts as unused.
         for spent in [s for s in self._rates if scope in (s, family_of(s))]:
             del self._rates[spent]
+        self._changed.update(s for s in self._paused if scope in (s, family_of(s)))
         before, now = (None if limit is None else str(limit) for limit in (old, new))
         if is_breaker(scope):
             self.breakers.change(scope, before, now, at_ms)
         return list(self.limits.change(scope, before, now, int(version)))
+
+    def _end_pause(self, scope: str, most: int, window_ms: int, burst: int) -> None:
+        """Let all of a rate but one be in use at the end of its pause, as Redis does: jobs then begin one after the
+        other."""
+        ahead_us = (burst - 1) * window_ms * 1000 // max(most, 1)
+        empty_until_us = self._paused.pop(scope) * 1000 + ahead_us
+        known = self._rates.get(scope)
+        if scope in self._changed:
+            self._changed.remove(scope)
+        elif known is None or known[0] < empty_until_us:
+            self._rates[scope] = empty_until_us, most, window_ms, burst, 0
 
     def _spend(
         self, scope: str, most: int, window_ms: int, burst: int, cost: int, *, at_ms: int
