@@ -143,9 +143,9 @@ def _merged(
     if spent is not None and (spent.paused_ms or 0) >= (paused_ms or 0):
         paused_ms, paused_by = spent.paused_ms, spent.paused_by
     rest = lost.rest if arrival_us == lost.arrival_us else spent.rest if spent is not None else 0
-    under = lost.limit if spent is None else spent.limit
-    at_ms = lost.at_ms if spent is None else spent.at_ms
-    kept = Spent(arrival_us, rest, under, at_ms, paused_ms, paused_by)
+    # Redis counts what is in use again under another limit, so the limit must be that of the arrival time.
+    source = lost if spent is None or arrival_us == lost.arrival_us else spent
+    kept = Spent(arrival_us, rest, source.limit, source.at_ms, paused_ms, paused_by)
     if unit_of(scope) is None and paused_ms is None:
         return str(arrival_us), kept.expires_ms
     return str(kept), kept.expires_ms

@@ -45,8 +45,8 @@ class Paid:
         self.client.close()
         self.control.close()
 
-    def limit(self) -> None:
-        self.client.run(self.client.calls.caps.set(QUEUE, [(FAMILY, "100/1000ms/10", -1)]))
+    def limit(self, text: str = "100/1000ms/10") -> None:
+        self.client.run(self.client.calls.caps.set(QUEUE, [(FAMILY, text, -1)]))
 
     def enqueue(self, job_id: str, cost: int) -> None:
         made = job(job_id, lane=f"2+{SCOPE}", ties=ties_of(cost=f"tokens:{cost}"))
@@ -81,6 +81,13 @@ class Paid:
         assert self.claimed() == []
         self.clock.advance(1)
         assert self.claimed()[:1] == ["b"]
+
+    def lose(self) -> None:
+        """Let Redis lose all its data, and mirror the new epoch."""
+        now_ms = self.clock.now_ms
+        self.control.flushall()
+        self.clock.set(now_ms)
+        drain(self.client, self.database)
 
     def costs(self) -> dict[str, str]:
         rows = auditlog.rows(self.database, "SELECT job_id, cost FROM job")
@@ -166,10 +173,7 @@ def test_a_restore_after_a_total_loss_puts_debts_and_pauses_back(
     paid: Paid, database: Database, kind: str
 ) -> None:
     paid.begin(kind)
-    now_ms = paid.clock.now_ms
-    paid.control.flushall()
-    paid.clock.set(now_ms)
-    drain(paid.client, database)
+    paid.lose()
 
     done = restore_jobs(paid.client, database, QUEUE, by="ada")
     assert (done.restored, done.scopes) == (1, [SCOPE])
@@ -178,4 +182,21 @@ def test_a_restore_after_a_total_loss_puts_debts_and_pauses_back(
     paid.limit()
 
     paid.assert_opens_after(OPENS_MS[kind])
+    assert_agree(paid.client, database, LogVerdict.HOLDS)
+
+
+def test_a_restore_puts_a_debt_back_under_the_limit_under_which_it_was_owed(
+    paid: Paid, database: Database
+) -> None:
+    """Checks a job that took 5 tokens, after the loss, under a limit that is 10 times slower."""
+    paid.begin("debt")
+    paid.lose()
+    paid.limit("10/1000ms/10")
+    paid.enqueue("early", 5)
+    assert paid.claimed() == ["early"]
+    drain(paid.client, database)
+
+    assert restore_jobs(paid.client, database, QUEUE, by="ada").scopes == [SCOPE]
+
+    paid.assert_opens_after(10 * OPENS_MS["debt"])
     assert_agree(paid.client, database, LogVerdict.HOLDS)
