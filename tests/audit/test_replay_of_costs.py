@@ -231,7 +231,7 @@ def test_replay_allows_no_claim_before_the_end_of_a_pause(
     [
         ({"fence": "1-1"}, "pauses a scope under fence 1-1, and"),
         ({"by": "w-2"}, "pauses a scope under a claim of w-1"),
-        ({"scope": "other@1s=x"}, "pauses other@1s=x, and the job has no such rate"),
+        ({"scope": "other@1s=x"}, "pauses other@1s=x, and the job has no such rate or breaker"),
     ],
 )
 def test_replay_reports_a_false_pause(log: MemoryWriter, change: dict[str, str], says: str) -> None:

@@ -29,8 +29,8 @@ class PauseScope(HandlerSignal):
 
         ``scope`` is the ``per`` or the ``name`` of a Rate or a Breaker of the task. All rates and breakers of the job
         with this ``per`` or ``name`` are paused. A new pause never shortens an earlier one. Raises UsageError if no
-        rate of the job has this scope. Raises UsageError in a batch handler and in an isolated handler. Raises
-        InvalidOption for an invalid duration.
+        rate and no breaker of the job has this scope. Raises UsageError in a batch handler and in an isolated handler.
+        Raises InvalidOption for an invalid duration.
         """
         super().__init__(str(reason), scope=scope, after=after)
         seconds = after.total_seconds() if isinstance(after, timedelta) else after
@@ -42,12 +42,12 @@ class PauseScope(HandlerSignal):
         self.scope = scope
         self.after = float(seconds)
         self.pauses = ""
-        """The rates to pause: ``SCOPE|MS``, separated by spaces."""
+        """The rates and breakers to pause: ``SCOPE|MS``, separated by spaces."""
         if (job := job_here()) is not None:
             self.find_rates(job)
 
     def find_rates(self, job: JobContext) -> None:
-        """Find the rates of a job that this error pauses. Raises UsageError if the job has no such rate.
+        """Find the rates and breakers of a job that this error pauses. Raises UsageError if the job has none.
 
         The constructor calls this method. The worker calls it again, since the constructor finds no job in a thread
         that the handler started.

@@ -88,7 +88,7 @@ def judge_pause(
         yield "I9", f"pauses a scope under a claim of {record.worker}"
     rates = _rates_of(record)
     if rates is not None and record.priority is not None and scope not in rates:
-        yield "I3", f"pauses {scope}, and the job has no such rate"
+        yield "I3", f"pauses {scope}, and the job has no such rate or breaker"
         return
     if not holders.pause(str(scope), int(until_ms or 0), record, row):
         yield "I3", f"makes the pause of {scope} shorter"
