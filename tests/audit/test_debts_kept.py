@@ -200,3 +200,44 @@ def test_a_restore_puts_a_debt_back_under_the_limit_under_which_it_was_owed(
 
     paid.assert_opens_after(10 * OPENS_MS["debt"])
     assert_agree(paid.client, database, LogVerdict.HOLDS)
+
+
+def test_a_restore_puts_back_what_was_in_use_when_the_limit_changed(
+    paid: Paid, database: Database
+) -> None:
+    """Checks a limit that became 10 times slower shortly before the loss."""
+    paid.begin("debt")
+    paid.limit("10/1000ms/10")
+    drain(paid.client, database)
+    paid.lose()
+    paid.limit("10/1000ms/10")
+    drain(paid.client, database)
+
+    assert restore_jobs(paid.client, database, QUEUE, by="ada").scopes == [SCOPE]
+
+    paid.assert_opens_after(10 * OPENS_MS["debt"])
+    assert_agree(paid.client, database, LogVerdict.HOLDS)
+
+
+def test_a_restore_adds_what_jobs_took_after_a_change_of_the_limit_to_what_was_in_use(
+    paid: Paid, database: Database
+) -> None:
+    """Checks a burst of 100. The first job took 60 tokens, and after the change, ``b`` took 5."""
+    paid.begin("debt")
+    paid.limit("10/1000ms/100")
+    paid.enqueue("c", 40)
+    assert paid.claimed() == ["b"]
+    drain(paid.client, database)
+    paid.lose()
+    paid.limit("10/1000ms/100")
+    drain(paid.client, database)
+
+    restored = restore_jobs(paid.client, database, QUEUE, by="ada")
+
+    assert (restored.restored, restored.scopes) == (1, [SCOPE])
+    assert paid.claimed() == []
+    paid.clock.advance(499)
+    assert paid.claimed() == []
+    paid.clock.advance(1)
+    assert paid.claimed() == ["c"]
+    assert_agree(paid.client, database, LogVerdict.HOLDS)

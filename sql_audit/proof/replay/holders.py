@@ -157,6 +157,9 @@ class Holders:
         """For each scope with a rate, in whole Unix µs: the theoretical arrival time of the generic cell rate
         algorithm. Then the limit, the window (ms) and the burst with which it was computed. Then the part of the time
         below 1 µs, as the numerator of a fraction; the denominator is the limit."""
+        self._owed: dict[str, tuple[int, int, int, int, int]] = {}
+        """What was in use of rates when their limits changed, in the form of ``_rates``, together with what jobs took
+        since. Only :meth:`spent` reads it: the log does not show when Redis counted it again under the new limit."""
         self._rates_max = 1_000
 
     def hold(self, task: str | None, held: Sequence[str]) -> None:
@@ -315,21 +318,25 @@ class Holders:
         if arrival < now_us:
             arrival, rest = now_us, 0
         self._rates[scope] = arrival, most, window_ms, burst, rest
+        self._owe(scope, most, window_ms, burst, more, now_us)
 
     def forget_units(self, units: Collection[str], known: Collection[str]) -> None:
         """Forget the use of each rate that counts one of these units, except the rates in ``known``.
 
         A job has reported its real costs, and the log does not show whether the job also takes from these rates.
         """
-        for scope in [s for s in self._rates if s not in known and unit_of(s) in units]:
-            del self._rates[scope]
+        for use in (self._rates, self._owed):
+            for scope in [s for s in use if s not in known and unit_of(s) in units]:
+                del use[scope]
 
     def change(self, scope: str, old: Any, new: Any, version: Any, at_ms: int) -> list[str]:
         """Apply a change of a scope's limit, and return the faults of the event."""
         self._agreed.clear()
-        # The log does not show how much of the new rate is in use: the rate counts as unused.
+        # The log does not show how much of the new rate is in use: claims are judged as if the rate were unused.
         for spent in [s for s in self._rates if scope in (s, family_of(s))]:
-            del self._rates[spent]
+            used = self._rates.pop(spent)
+            self._owed[spent] = max(used, self._owed.get(spent, used))
+        self._owed = {s: owed for s, owed in self._owed.items() if owed[0] > at_ms * 1000}
         self._changed.update(s for s in self._paused if scope in (s, family_of(s)))
         before, now = (None if limit is None else str(limit) for limit in (old, new))
         if is_breaker(scope):
@@ -346,6 +353,34 @@ class Holders:
             self._changed.remove(scope)
         elif known is None or known[0] < empty_until_us:
             self._rates[scope] = empty_until_us, most, window_ms, burst, 0
+
+    def _owe(
+        self,
+        scope: str,
+        most: int,
+        window_ms: int,
+        burst: int,
+        cost: int,
+        now_us: int,
+        ahead_max_us: int | None = None,
+    ) -> None:
+        """Add a cost to what is owed since before a change of the limit. What is owed is first counted again under the
+        limit in force, as Redis does. Forget it once it is paid.
+
+        ``ahead_max_us``: the greatest time by which the rate can be in use beforehand; None: any time.
+        """
+        owed = self._owed.pop(scope, None)
+        if owed is None or unit_of(scope) is None or owed[0] <= now_us:
+            return
+        arrival, most_then, window_then_ms, burst_then, rest = owed
+        if (most_then, window_then_ms, burst_then) != (most, window_ms, burst):
+            ahead_us = -(-(arrival - now_us) * most_then * window_ms // (window_then_ms * most))
+            arrival, rest = now_us + ahead_us, 0
+        if ahead_max_us is not None and arrival > now_us + ahead_max_us:
+            arrival, rest = now_us + ahead_max_us, 0
+        used, rest = divmod(rest + cost * window_ms * 1000, most)
+        if arrival + used > now_us:
+            self._owed[scope] = arrival + used, most, window_ms, burst, rest
 
     def _spend(
         self, scope: str, most: int, window_ms: int, burst: int, cost: int, *, at_ms: int
@@ -383,6 +418,9 @@ class Holders:
             # As the script: nothing is rounded.
             used, rest = divmod(rest + cost * window_us, most)
             self._rates[scope] = arrival + used, *rate, rest
+        # Redis had room for the claim.
+        room_us = (burst - min(cost, burst)) * window_us // most
+        self._owe(scope, *rate, cost, now_us, room_us)
         if len(self._rates) > self._rates_max:
             # A rate whose arrival time is over admits claims as if it had never been used.
             self._rates = {s: kept for s, kept in self._rates.items() if kept[0] > now_us}
