@@ -281,6 +281,31 @@ def test_the_caps_command_shows_when_exhausted_rates_admit_again(
     assert re.search(r" resumes in .*; as tenant@3600s", key)
 
 
+def pause_key(cli: CommandLine, app: App, *options: str) -> None:
+    """Pause the key of a rate, so that a job waits for it."""
+    task = app.task(queue="mail", caps=[Rate(100, per_seconds=1, per="tenant", name="tenant")])(
+        send
+    )
+    app.apply_settings()
+    cli.ok("pause-scope", "mail", "tenant@1s=a", *options)
+    enqueue(task, "a-1", tenant="a")
+    assert claim(app) == []
+
+
+def line_of(cli: CommandLine, scope: str) -> str:
+    (line,) = [x for x in cli.ok("caps", "mail").splitlines() if x.split()[:1] == [scope]]
+    return line
+
+
+def test_the_first_key_of_a_family_resumes_when_the_pause_of_its_only_waiting_key_ends(
+    cli: CommandLine, app: App
+) -> None:
+    """Checks that the time is not that of a rate without a pause, which resumes within 10 ms."""
+    pause_key(cli, app, "--for", "3600")
+
+    assert re.search(r" the first resumes in (59 min|1 h)", line_of(cli, "tenant@1s"))
+
+
 def test_the_caps_command_prints_no_more_scopes_than_its_limit(
     cli: CommandLine, app: App, task: Task[[str, str], None]
 ) -> None:

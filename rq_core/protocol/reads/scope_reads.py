@@ -263,6 +263,7 @@ def _statuses(
         counts=within(keys("waiting"), map(of_lane, counted)),
         heads=within(keys("waiting"), [of_lane(lane, 1) for _, lane in firsts]),
         rates=resumes_in(keys, [scope for _, scope in rates]),
+        spent=spent_in(keys, [scope for _, scope in rates]),
         lists=[["LINDEX", key, 0] for key in lists],
         ready=[
             *(["LLEN", key] for key in lists),
@@ -282,10 +283,13 @@ def _statuses(
         if job_id in since:
             waits[name] = max(waits.get(name, 0), now_ms - since[job_id])
     resumes = dict(zip(names, answers(first.resumes), strict=True))
-    for (family, _), score in zip(rates, answers(then.rates), strict=True):
-        scores = [float(each) for each in (score, resumes[family]) if each is not None]
-        resumes[family] = min(scores, default=None)
     spent = dict(zip(names, answers(first.spent), strict=True))
+    spent_at_resume = dict(spent)
+    for (family, _), score, value in zip(
+        rates, answers(then.rates), answers(then.spent), strict=True
+    ):
+        if score is not None and (resumes[family] is None or float(score) < float(resumes[family])):
+            resumes[family], spent_at_resume[family] = score, value
     waiting = dict(zip(counted, answers(then.counts), strict=True))
     result = []
     for name, bound in zip(names, bounds, strict=True):
@@ -300,7 +304,7 @@ def _statuses(
                 held[name],
                 sum(then.ready) if name == QUEUE else sum(waiting[lane] for lane in lanes[name]),
                 waits.get(name),
-                resume_of(name, resumes[name], spent.get(name), limit, now_ms),
+                resume_of(name, resumes[name], spent_at_resume.get(name), limit, now_ms),
                 partial=len(of_name[name]) > bound,
                 set_by=own.by if own else None,
                 set_at_ms=own.at_ms if own else None,
