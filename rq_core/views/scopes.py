@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rq_core.model.lib.text import counted
 from rq_core.model.limits.breakers import is_breaker
-from rq_core.model.limits.limit import shown
+from rq_core.model.limits.limit import is_endless, shown
 from rq_core.model.limits.pauses import Pause, cause_says, pause_of, resume_command
 from rq_core.model.limits.scopes import QUEUE, WEIGHT, family_of, is_rate, unit_of
 from rq_core.protocol.reads.scope_reads import LANES_MAX
@@ -88,9 +88,12 @@ def _is_weight(status: ScopeStatus) -> bool:
 def scope_notes(status: ScopeStatus, now_ms: float) -> str:
     """Return notes about a scope, as one text."""
     notes = use_notes(status.use, status.scope, status.now_ms or now_ms, status.pause)
-    if status.resumes_ms is not None and status.use.standing == "open":
-        first = "the first " if "=" not in status.scope else ""
-        notes.append(f"{first}resumes {ago(status.resumes_ms, status.now_ms or now_ms)}")
+    if status.resumes_ms is not None and status.use.standing == "open" and status.limit.most:
+        if is_endless(status.resumes_ms):
+            notes.append("paused until an operator resumes the scope")
+        else:
+            first = "the first " if "=" not in status.scope else ""
+            notes.append(f"{first}resumes {ago(status.resumes_ms, status.now_ms or now_ms)}")
     if status.source == "live":
         by = f" by {status.set_by}" if status.set_by else ""
         at = f" {ago(status.set_at_ms, now_ms)}" if status.set_at_ms else ""

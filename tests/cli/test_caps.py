@@ -294,7 +294,7 @@ def pause_key(cli: CommandLine, app: App, *options: str) -> None:
 
 def line_of(cli: CommandLine, scope: str) -> str:
     (line,) = [x for x in cli.ok("caps", "mail").splitlines() if x.split()[:1] == [scope]]
-    return line
+    return line.rstrip()
 
 
 def test_the_first_key_of_a_family_resumes_when_the_pause_of_its_only_waiting_key_ends(
@@ -304,6 +304,17 @@ def test_the_first_key_of_a_family_resumes_when_the_pause_of_its_only_waiting_ke
     pause_key(cli, app, "--for", "3600")
 
     assert re.search(r" the first resumes in (59 min|1 h)", line_of(cli, "tenant@1s"))
+
+
+def test_the_caps_command_shows_no_time_for_a_pause_without_an_end(
+    cli: CommandLine, app: App
+) -> None:
+    """Checks the line of the family, and the line of the key under a limit of 0."""
+    pause_key(cli, app)
+
+    assert line_of(cli, "tenant@1s").endswith(" paused until an operator resumes the scope")
+    cli.ok("cap", "mail", "tenant@1s=a", "0")
+    assert "resume" not in line_of(cli, "tenant@1s=a")
 
 
 def test_the_caps_command_prints_no_more_scopes_than_its_limit(

@@ -173,6 +173,14 @@ class CapEntry(NamedTuple):
         )
 
 
+def is_endless(until_ms: int) -> bool:
+    """Return whether a pause that ends at ``until_ms`` (Unix ms) lasts until an operator resumes the scope.
+
+    If the clock went back, the end of such a pause was moved to an earlier time.
+    """
+    return until_ms > FOREVER_MS // 2
+
+
 def check_limit(option: str, value: Any, *, minimum: int = 0) -> int:
     """Return ``value`` if it is a whole number from ``minimum`` to CAP_MAX. Raises InvalidOption otherwise."""
     if type(value) is not int or not minimum <= value <= CAP_MAX:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rq_core.model.limits.breakers import is_breaker, read_breaker
-from rq_core.model.limits.limit import FOREVER_MS, Limit, read_spent
+from rq_core.model.limits.limit import Limit, is_endless, read_spent
 from rq_core.model.limits.scopes import unit_of
 
 
@@ -69,5 +69,4 @@ def _of_breaker(value: str, limit: Limit, now_ms: int) -> ScopeUse:
 
 
 def _end(until_ms: int) -> int | None:
-    # If the clock went back, the end of an endless pause was moved to an earlier time.
-    return None if until_ms > FOREVER_MS // 2 else until_ms
+    return None if is_endless(until_ms) else until_ms
