@@ -15,7 +15,7 @@ from rq_core.model.lib.text import counted
 from rq_core.model.lib.url import AUDIT_URL_VARIABLE
 from rq_core.model.limits.breakers import is_breaker
 from rq_core.model.limits.limit import shown
-from rq_core.model.limits.pauses import cause_says, pause_of, resume_command
+from rq_core.model.limits.pauses import cause_says, pause_of, resume_says
 from rq_core.model.limits.scopes import is_rate
 from rq_core.model.limits.use import ScopeUse
 from rq_core.model.plugins import InboxOverview, InboxQueue, LogOverview, QueueLog
@@ -172,8 +172,9 @@ def _paused_scopes(queue: QueueOverview, log: QueueLog | None) -> Iterator[Cause
     if len(scopes) > len(named):
         least = "" if queue.paused_scopes_exact else "at least "
         named.append(f"and {least}{counted(len(scopes) - len(named), 'more scope')}")
-    says = f"{'; '.join(named)}; `{resume_command(queue.queue, 'SCOPE')}` ends a pause"
-    yield Cause("RqCoreScopePaused", queue.queue, says)
+    if paused := [scope for scope, use in scopes.items() if use.standing == "paused"]:
+        named.append(resume_says(queue.queue, paused))
+    yield Cause("RqCoreScopePaused", queue.queue, "; ".join(named))
 
 
 def _standing(use: ScopeUse, now_ms: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rq_core.model.lib.text import counted
 from rq_core.model.limits.breakers import is_breaker
 from rq_core.model.limits.limit import is_endless, shown
-from rq_core.model.limits.pauses import Pause, cause_says, pause_of, resume_command
+from rq_core.model.limits.pauses import Pause, cause_says, pause_of, resume_command, resume_says
 from rq_core.model.limits.scopes import QUEUE, WEIGHT, family_of, is_rate, unit_of
 from rq_core.protocol.reads.scope_reads import LANES_MAX
 from rq_core.views.table import Found
@@ -28,8 +28,9 @@ def scopes(
     """Return the scopes that limit the jobs of a queue. Waiting jobs are counted in at most about ``lanes`` lanes."""
     found = yield from calls.reads.caps(queue, limit + 1, lanes=lanes)
     notes = [f"the first {limit:,}; --limit shows more"] if len(found) > limit else []
-    if any(each.use.standing == "paused" for each in found[:limit]):
-        notes.append(f"`{resume_command(queue, 'SCOPE')}` ends a pause")
+    paused = [each.scope for each in found[:limit] if each.use.standing == "paused"]
+    if paused:
+        notes.append(resume_says(queue, paused))
     return Found(found[:limit], empty=f"nothing limits the jobs of {queue}", notes=notes)
 
 

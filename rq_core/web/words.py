@@ -101,9 +101,15 @@ def clock(at_ms: float | None) -> str:
 def items(text: str) -> list[list[tuple[bool, str]]]:
     """Return the items of a Markdown list. An item is a list of (whether it is code, text) pieces."""
     found = [" ".join(each.split()) for each in re.split(r"(?m)^- ", text) if each.strip()]
-    return [
-        [(at % 2 == 1, part) for at, part in enumerate(each.split("`")) if part] for each in found
-    ]
+    return list(map(pieces, found))
+
+
+def pieces(text: str) -> list[tuple[bool, str]]:
+    """Return a text as (whether it is code, text) pieces. Code stands between backticks; if a backtick has no partner,
+    the whole text is one piece."""
+    if text.count("`") % 2:
+        return [(False, text)]
+    return [(at % 2 == 1, part) for at, part in enumerate(text.split("`")) if part]
 
 
 # Addresses. A browser takes /queues/.. for /, and .json asks for the document: such names stand behind a ?.
@@ -156,5 +162,6 @@ FILTERS: Final = {
     "iso": iso,
     "clock": clock,
     "items": items,
+    "pieces": pieces,
     "queue_path": queue_path,
 }

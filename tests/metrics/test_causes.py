@@ -187,7 +187,8 @@ def test_a_cause_names_paused_and_probing_scopes_and_the_operator(seed: Seed) ->
     assert sorted(begun) == ["probed", "well"]
     assert said(seed)["RqCoreScopePaused"] == (
         f"{family}=failed is paused for 60 min; {family}=mended is paused until resume-scope, by ada; "
-        f"{family}=probed is probing with job probed; `rq-core resume-scope {seed.queue} SCOPE` ends a pause"
+        f"{family}=probed is probing with job probed;"
+        f" `rq-core resume-scope {seed.queue} {family}=failed` ends the first pause"
     )
 
 

@@ -55,8 +55,12 @@ def test_commands_and_the_page_name_the_failures_that_paused_a_scope(
 
     lacking = {name: [part for part in BEHIND if part not in text] for name, text in shown.items()}
     assert {name: parts for name, parts in lacking.items() if parts} == {}
-    assert [name for name in ("job", "page of the job") if RESUME not in shown[name]] == []
-    assert f"`rq-core resume-scope {QUEUE} SCOPE` ends a pause" in shown["caps"]
+    named = ("job", "page of the job", "caps", "top", "page of the queue")
+    assert [name for name in named if RESUME not in shown[name]] == []
+    assert f"`{RESUME}` ends the pause" in shown["caps"]
+    page = browse().get(f"/queues/{QUEUE}").text
+    # In the cause and below the table of limits.
+    assert page.count(f"<code>{RESUME}</code> ends the pause") == 2
     assert f"held back by {SCOPE}" in shown["why"]
     (said,) = cli.json("caps", QUEUE, *log)[1:]
     assert {each["job_id"] for each in said["pause"]["failures"]} == {"a", "b"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.model.lib.text import counted
@@ -47,3 +47,11 @@ def cause_says(pause: Pause) -> str:
 def resume_command(queue: str, scope: str) -> str:
     """Return the command by which an operator ends the pause of a scope."""
     return f"rq-core resume-scope {queue} {scope}"
+
+
+def resume_says(queue: str, paused: Sequence[str]) -> str:
+    """Return a sentence with the command that ends the pause of the first scope in ``paused``; empty without scopes."""
+    if not paused:
+        return ""
+    which = "the pause" if len(paused) == 1 else "the first pause"
+    return f"`{resume_command(queue, paused[0])}` ends {which}"
