@@ -14,7 +14,7 @@ from tests.web.conftest import QUEUE, Browse, Scene, read
 FAMILY = "ask.host@60s:failures"
 SCOPE = f"{FAMILY}=h1"
 FAILED = '{"type": "%s", "message": "no"}'
-BEHIND = ("by 2 failures: ", "TimeoutError of job b", "ConnectionError of job a")
+BEHIND = ("by 2 failures: 1 ", "1 TimeoutError, ", "1 ConnectionError, ", ", the last of job ")
 RESUME = f"rq-core resume-scope {QUEUE} {SCOPE}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,8 +11,8 @@ from rq_core.model.lib.text import counted
 if TYPE_CHECKING:
     from rq_core.model.limits.use import ScopeUse
 
-NAMED_MAX: Final = 5
-"""Maximum number of failures that a phrase about a pause names."""
+NAMED_MAX: Final = 3
+"""Maximum number of types of errors that a phrase about a pause names."""
 
 Pause = Mapping[str, Any]
 """A document about one pause, in the form that AuditQuestions.pauses returns."""
@@ -29,8 +30,8 @@ def pause_of(use: ScopeUse, pause: Pause | None) -> Pause | None:
 
 
 def cause_says(pause: Pause) -> str:
-    """Return a phrase for the operator, handler or failures that paused a scope, such as *by 2 failures: OSError of
-    job a, …*."""
+    """Return a phrase for the operator, handler or failures that paused a scope, such as *by 2 failures: OSError, the
+    last of job a*. The types of the errors come by frequency."""
     if pause["cause"] == "operator":
         return f"by {pause['who']}" + (f": {pause['reason']}" if pause["reason"] else "")
     if pause["cause"] == "handler":
@@ -38,10 +39,15 @@ def cause_says(pause: Pause) -> str:
     if pause["cause"] != "failures":
         return "by a claim that Redis has forgotten"
     found = pause["failures"]
-    named = [f"{each['error_type'] or '?'} of job {each['job_id']}" for each in found[:NAMED_MAX]]
-    said = f"by {counted(len(found), 'failure')}: {', '.join(named)}"
-    rest = len(found) - len(named)
-    return said + (f", and {rest} more" if rest > 0 else "")
+    types = Counter(each["error_type"] or "?" for each in found).most_common()
+    named = [f"{many} {kind}" if len(types) > 1 else kind for kind, many in types[:NAMED_MAX]]
+    if rest := sum(many for _, many in types[NAMED_MAX:]):
+        named.append(f"{rest} of other types")
+    if found:
+        last = f"of job {found[0]['job_id']}"
+        named.append(f"the last {last}" if len(found) > 1 else last)
+    said = ", ".join(named) if len(found) > 1 else " ".join(named)
+    return f"by {counted(len(found), 'failure')}: {said}"
 
 
 def resume_command(queue: str, scope: str) -> str:
