@@ -258,12 +258,13 @@ def _statuses(
         if is_rate(name) and "=" not in name
         for scope in dict.fromkeys(m.partition("|")[0] for m in of_name[name][:RATES_MAX])
     ]
+    unread = [scope for _, scope in rates if scope not in held]
     lists = [keys(f"ready:{n}") for n in range(len(PRIORITIES))] if at_gate else []
     then = yield from ask(
         counts=within(keys("waiting"), map(of_lane, counted)),
         heads=within(keys("waiting"), [of_lane(lane, 1) for _, lane in firsts]),
         rates=resumes_in(keys, [scope for _, scope in rates]),
-        spent=spent_in(keys, [scope for _, scope in rates]),
+        spent=spent_in(keys, unread),
         lists=[["LINDEX", key, 0] for key in lists],
         ready=[
             *(["LLEN", key] for key in lists),
@@ -285,11 +286,10 @@ def _statuses(
     resumes = dict(zip(names, answers(first.resumes), strict=True))
     spent = dict(zip(names, answers(first.spent), strict=True))
     spent_at_resume = dict(spent)
-    for (family, _), score, value in zip(
-        rates, answers(then.rates), answers(then.spent), strict=True
-    ):
+    of_keys = spent | dict(zip(unread, answers(then.spent), strict=True))
+    for (family, scope), score in zip(rates, answers(then.rates), strict=True):
         if score is not None and (resumes[family] is None or float(score) < float(resumes[family])):
-            resumes[family], spent_at_resume[family] = score, value
+            resumes[family], spent_at_resume[family] = score, of_keys[scope]
     waiting = dict(zip(counted, answers(then.counts), strict=True))
     result = []
     for name, bound in zip(names, bounds, strict=True):
