@@ -130,7 +130,8 @@ def _of_queue(queue: QueueOverview) -> Iterator[Cause]:
         yield Cause("RqCoreQueuePaused", name, says)
     if queue.unserved is not None and present:
         yield Cause("RqCoreTaskUnknown", name, _unserved(queue.unserved))
-    for scope in queue.full_scopes:
+    # _paused_scopes names the others.
+    for scope in queue.spent_scopes:
         yield Cause("RqCoreScopeFull", name, _full(queue, scope))
     if not queue.paused:
         if present and oldest is not None and oldest > 1000 * _bound("RqCoreJobsWait"):
@@ -284,7 +285,7 @@ def _full(queue: QueueOverview, scope: ScopeLoad) -> str:
         wait += f", the oldest for {least}{_span(scope.oldest_blocked_ms)}"
     if is_breaker(scope.scope):
         some = " for some of its keys" if scope.is_family else ""
-        return f"the breaker of {scope.scope} has paused{some}; {wait}"
+        return f"the breaker of {scope.scope} is paused{some}; {wait}"
     if is_rate(scope.scope):
         each = " for some of its keys, each" if scope.is_family else ""
         return f"the rate of {scope.scope} is spent{each} {limit}; {wait}"

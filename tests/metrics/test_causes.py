@@ -192,6 +192,27 @@ def test_a_cause_names_paused_and_probing_scopes_and_the_operator(seed: Seed) ->
     )
 
 
+def test_a_scope_counts_as_full_only_if_a_job_waits_for_a_key_without_a_pause(seed: Seed) -> None:
+    """Checks an operator's pause of one key of a rate. Then another key is spent."""
+    family = "ask.host@60s"
+    seed.cap(family, "1/3600000ms/1")
+    works(seed)
+    seed.client.run(seed.client.calls.pauses.pause(seed.queue, f"{family}=paused", by="ada"))
+    seed.enqueue(seed.job("a", scopes=[f"{family}=paused"]))
+    assert seed.claim().jobs == ()
+
+    assert said(seed)["RqCoreScopePaused"].startswith(f"{family}=paused is paused until")
+    assert "RqCoreScopeFull" not in said(seed)
+
+    seed.enqueue(*(seed.job(each, scopes=[f"{family}=spent"]) for each in ("b", "c")))
+    assert [claim.id for claim in seed.claim(10).jobs] == ["b"]
+    seed.claim()
+
+    assert said(seed)["RqCoreScopeFull"].startswith(
+        f"the rate of {family} is spent for some of its keys"
+    )
+
+
 def test_the_log_names_the_failures_of_a_paused_scope(seed: Seed) -> None:
     """Checks that a cause uses a pause in the log only if that pause is in force."""
     scope = "ask.host@60s:failures=h"

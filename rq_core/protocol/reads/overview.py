@@ -12,6 +12,7 @@ queue.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -65,6 +66,8 @@ LIMITS_MAX: Final = 200
 """Approximate number of a queue's stored limits that are read."""
 RATES_MAX: Final = 500
 """Approximate number of scopes of rates and breakers that are read, to find those that are paused."""
+PAUSED_MAX: Final = 100
+"""Maximum number of paused or probing scopes of a queue whose blocked lanes are counted."""
 QUEUES_MAX: Final = 1_000
 """Maximum number of queues that are read: those that come first by name."""
 
@@ -162,6 +165,8 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
     blocked_lanes = [lane.name for lane in lanes if lane.scope]
     names = _without_keys(limits, {lane.scope for lane in lanes if lane.scope})
     counts = [of_scope(name) for name in names[:SCOPES_MAX]]
+    paused = _paused(rates, limits, now_ms, limits_exact=limits_exact)
+    pausing = [name for name in paused if family_of(name) in names[:SCOPES_MAX]][:PAUSED_MAX]
     events_wait = counted["audit"] and counted["backlog"] > 0
     then = yield from ask(
         leases_over=["ZCOUNT", keys("leases"), "-inf", f"({now_ms}"],
@@ -174,10 +179,14 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
         shown=[["HLEN", keys("shown")]] if "shows" in facts else [],
         remembered=[["HLEN", keys("results")]] if "remembers" in facts else [],
         holders=within(keys("holders"), counts),
-        lanes=within(keys("blocked"), counts),
+        lanes=within(keys("blocked"), [*counts, *map(of_scope, pausing)]),
         heads=within(keys("waiting"), [of_lane(lane.name, 1) for lane in lanes]),
         jobs=within(keys("waiting"), map(of_lane, blocked_lanes)),
     )
+    lanes_wait = answers(then.lanes)
+    paused_lanes: Counter[str] = Counter()
+    for name, many in zip(pausing, lanes_wait[len(counts) :], strict=True):
+        paused_lanes[family_of(name)] += many
     heads = [job_of(found[0]) if found else "" for found in answers(then.heads)]
     ids = [*(each for head in first.heads for each in head), *heads, *first.died, *due_ids]
     # One damaged job must not hide its queue. The worker that claims the job reports it, and so does the doctor.
@@ -236,12 +245,11 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
                 scope=name,
                 limit=limits[name].limit,
                 holders=counted["running"] if name == QUEUE else holders,
-                blocked_lanes=lanes_wait,
-                **_waiting(name, lanes_wait, waits),
+                blocked_lanes=wait,
+                paused_lanes=paused_lanes[name],
+                **_waiting(name, wait, waits),
             )
-            for name, holders, lanes_wait in zip(
-                names, answers(then.holders), answers(then.lanes), strict=False
-            )
+            for name, holders, wait in zip(names, answers(then.holders), lanes_wait, strict=False)
         ),
         scopes_exact=limits_exact and len(names) <= SCOPES_MAX,
         workers=workers,
@@ -257,7 +265,7 @@ def overview_of(keys: QueueKeys) -> Steps[QueueOverview]:
         late_schedule=_latest(zip(first_due, *lines, strict=True) if lines else (), now_ms),
         schedules_missed=number("schedules_missed"),
         evicted=number("evicted"),
-        paused_scopes=_paused(rates, limits, now_ms, limits_exact=limits_exact),
+        paused_scopes=paused,
         paused_scopes_exact=rates_exact,
         **counted,
     )

@@ -29,6 +29,9 @@ class ScopeLoad:
     """Number of jobs in the blocked lanes of the scope. Only lanes that were read are counted."""
     blocked_jobs_exact: bool = True
     """True if all lanes that wait for the scope were read."""
+    paused_lanes: int = 0
+    """Number of the blocked lanes that wait for paused or probing keys of the scope. A lower bound, if there are very
+    many such keys."""
 
     @property
     def is_family(self) -> bool:
@@ -195,6 +198,12 @@ class QueueOverview:
     def full_scopes(self) -> tuple[ScopeLoad, ...]:
         """The full scopes for which at least one job waits now."""
         return tuple(each for each in self.scopes if each.full and self._waits_for(each))
+
+    @property
+    def spent_scopes(self) -> tuple[ScopeLoad, ...]:
+        """The full scopes for which at least one job waits although no key that it needs of the scope is paused or
+        probing."""
+        return tuple(e for e in self.full_scopes if not 0 < e.blocked_lanes <= e.paused_lanes)
 
     def _waits_for(self, scope: ScopeLoad) -> bool:
         """Return whether a job waits for a scope. If the scope is the queue itself, each ready job waits for it."""
