@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.model.durable.tries import read_base
 from rq_core.model.lib.text import counted
+from rq_core.model.limits.costs import read_costs
 from rq_core.model.outcome import reason_of
 from rq_core.model.table.machine import DEFAULT_PRIORITY, State
 from rq_core.model.table.reasons import Reason
@@ -36,6 +37,8 @@ def job_rows(row: ListedJob, standing: Standing, now_ms: float) -> Rows:
     rows.append(("task", facts["task"] or "?"))
     if facts["priority"] != DEFAULT_PRIORITY:
         rows.append(("priority", facts["priority"]))
+    if cost := _cost(job.fields.get("cost")):
+        rows.append(("cost", cost))
     if facts["claims"]:
         rows.append(("claims", str(facts["claims"])))
     if facts["worker"]:
@@ -57,6 +60,15 @@ def job_rows(row: ListedJob, standing: Standing, now_ms: float) -> Rows:
     if facts.get("headers"):
         rows.append(("headers", _json(facts["headers"])))
     return rows + _needs(row, now_ms) + standing_rows(standing, now_ms)
+
+
+def _cost(text: str | None) -> str:
+    """Return what a claim of the job takes from rates with a unit, by the producer's estimate; empty without costs."""
+    try:
+        costs = read_costs(text) if text else {}
+    except ValueError:
+        return ""
+    return ", ".join(f"{many:,} {unit}" for unit, many in sorted(costs.items()))
 
 
 _WHY: Final[Mapping[str, str]] = {

@@ -499,6 +499,19 @@ def test_the_job_command_shows_when_an_exhausted_rate_will_admit_the_job(
     assert "in 59 min" in printed or "in 1 h" in printed
 
 
+def test_the_job_command_shows_the_cost_of_a_job(cli: CommandLine, app: App) -> None:
+    def ask(tenant: str, tokens: int = 1) -> None: ...
+
+    rate = Rate(9_000, per_seconds=60, per="tenant", name="tenant", cost="tokens", burst=9_000)
+    task = app.task(queue="mail", caps=[rate])(ask)
+    app.apply_settings()
+    task.with_options(id="one").enqueue("a", tokens=2_500)
+
+    assert re.search(r"^cost +2,500 tokens$", cli.ok("job", "one"), re.MULTILINE)
+    cli.ok("enqueue", "mail", "send", "--id", "two")
+    assert not re.search(r"^cost ", cli.ok("job", "two"), re.MULTILINE)
+
+
 def test_the_job_command_says_that_a_job_waits_for_a_full_or_paused_queue(
     cli: CommandLine, app: App
 ) -> None:
