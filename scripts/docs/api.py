@@ -236,9 +236,21 @@ def errors_md() -> str:
                 f"## {family}",
                 _message(getattr(rq_core, family)),
                 table(("error", "message"), ((name, says) for name, _, says in rows[family])),
+                *_raised(errors, family),
             )
         ),
     )
+
+
+def _raised(errors: list[Any], family: str) -> Iterator[str]:
+    """Yield the signature and docstring of the constructor of each error that a user's handler raises."""
+    for each in errors:
+        made = vars(each).get("__init__")
+        if family == "HandlerSignal" == each.__mro__[1].__name__ and made is not None:
+            yield f"### {each.__name__}"
+            yield _signature(each.__name__, each)
+            if made.__doc__:
+                yield prose(inspect.getdoc(made) or "")
 
 
 def _message(error: type) -> str:
