@@ -105,7 +105,7 @@ def items(text: str) -> list[list[tuple[bool, str]]]:
 
 
 def pieces(text: str) -> list[tuple[bool, str]]:
-    """Return a text as (whether it is code, text) pieces. Code stands between backticks; if a backtick has no partner,
+    """Return the pieces of a text, each with whether it is code: text between backticks. If a backtick has no partner,
     the whole text is one piece."""
     if text.count("`") % 2:
         return [(False, text)]

@@ -158,8 +158,8 @@ class Holders:
         algorithm. Then the limit, the window (ms) and the burst with which it was computed. Then the part of the time
         below 1 µs, as the numerator of a fraction; the denominator is the limit."""
         self._owed: dict[str, tuple[int, int, int, int, int]] = {}
-        """What was in use of rates when their limits changed, in the form of ``_rates``, together with what jobs took
-        since. Only :meth:`spent` reads it: the log does not show when Redis counted it again under the new limit."""
+        """The use of rates when their limits changed, in the form of ``_rates``, together with what jobs took since.
+        Only :meth:`spent` reads it: the log does not show when Redis counted it again under the new limit."""
         self._rates_max = 1_000
 
     def hold(self, task: str | None, held: Sequence[str]) -> None:
