@@ -322,14 +322,14 @@ def _statuses(
 def _standing(keys: QueueKeys, job: JobState) -> Steps[Standing]:
     lane, ready = job.fields.get("lane", ""), job.state is State.READY
     first = yield from ask(
-        place=["HGET", keys("lanes"), lane],
+        place=[["HGET", keys("lanes"), lane]] if lane else [],
         behind=["ZLEXCOUNT", keys("waiting"), f"[{lane}|", f"({lane}|{_seq(job):016d}|{job.id}"],
         facts=["HMGET", keys("meta"), "paused", "fair"],
         gate=["HGET", keys("caps"), QUEUE],
         running=["ZCARD", keys("leases")],
     )
     paused, fair = first.facts
-    word, scope = _place(first.place) if ready and lane else ("", None)
+    word, scope = _place(*first.place) if ready and lane else ("", None)
     gate = entries_of(job.queue, [(QUEUE, first.gate)]).get(QUEUE)
     if ready and _is_full(gate, first.running):
         scope = QUEUE
