@@ -119,8 +119,8 @@ CONSTANTS: Final = {
 def constants(*, meta: Iterable[str], later: Iterable[str], parts: Iterable[str]) -> dict[str, str]:
     """Return the Lua declarations of a script's constants, by name.
 
-    ``meta`` and ``later`` are the fields of the queue's ``meta`` that the headers of the script name under Meta and
-    Later. ``parts`` are the fields of ``meta`` that switch parts on.
+    ``meta`` are the fields of the queue's ``meta`` in the section Meta of the script's headers, and ``later`` those in
+    the section Later. ``parts`` are the fields of ``meta`` that switch parts on.
     """
     meta, counters = tuple(meta), settings.COUNTERS
     counted = ["v", *(name for name in meta if name in counters)]

@@ -110,7 +110,7 @@ class _Waits:
                 self.entries[detail["entry"]] = f"the end of its sleep {name}{until}"
 
     def say(self, parked: LoggedEvent, after: LoggedEvent | None) -> str:
-        """Return a sentence for people: for what a parked job waited, and what woke it."""
+        """Return a sentence about a parked job: what the job waited for, and what woke it."""
         numbers = [int(number) for number in str(parked.detail["waits"]).split(",")]
         waited = [self.entries.get(each, f"entry {each} of its steps") for each in numbers]
         said = f"it was parked, and waited for {', '.join(waited)}"

@@ -1,4 +1,5 @@
-"""Secrets in arguments reach no event, table or log line. A redactor keeps the secrets in errors out of them, too.
+"""Secrets in arguments reach no event, table or log line. A redactor
+also removes secrets from errors.
 
 Real workers and a mirror run the real scripts, and log at the level DEBUG.
 """

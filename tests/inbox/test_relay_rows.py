@@ -25,7 +25,7 @@ def line(stage: Stage, job: str, queue: str = QUEUE) -> str:
     return str(found[0] or found[1])
 
 
-def test_a_relay_applies_the_options_of_a_row_without_packed_data(
+def test_a_relay_applies_the_options_of_a_row_that_an_sql_insert_wrote(
     stage: Stage,
 ) -> None:
     stage.insert("a", args='{"to": "x"}', options='{"priority": "high", "max_attempts": 2}')

@@ -98,7 +98,7 @@ def test_a_job_can_have_rates_with_several_windows(seed: Seed) -> None:
     assert [c.id for c in seed.claim().jobs] == ["j-3"]
 
 
-def test_if_one_rate_refuses_a_job_the_next_job_takes_the_place_in_the_other_rate(
+def test_a_job_that_one_of_its_rates_refuses_uses_nothing_of_its_other_rate(
     seed: Seed,
 ) -> None:
     """The rate per day admits two jobs. The rate per second refuses the second job, so the third job runs in its

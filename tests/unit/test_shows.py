@@ -161,7 +161,7 @@ async def test_chunks_that_could_not_be_sent_are_sent_again_with_their_numbers(
     assert client.sent == [("chunk", 1, "one"), ("chunk", 2, "two")]
 
 
-async def test_chunks_that_come_while_a_call_fails_are_sent_behind_those_of_the_call(
+async def test_chunks_of_a_failed_call_are_sent_again_before_later_chunks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shows, "AGAIN_S", 0.2)

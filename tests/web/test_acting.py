@@ -216,7 +216,7 @@ def test_an_action_on_a_queue_that_does_not_exist_creates_no_queue(
 # Schedules.
 
 
-def test_a_schedule_is_paused_run_resumed_and_removed(
+def test_an_operator_pauses_resumes_runs_and_removes_a_schedule(
     busy: Scene, browse: Browse, page: TestClient
 ) -> None:
     address = f"/schedules/{QUEUE}/beat"

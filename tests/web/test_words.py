@@ -67,7 +67,7 @@ def test_no_browser_changes_the_path_of_a_job() -> None:
     assert query("/at", t=None, queue="") == "/at"
 
 
-def test_texts_keep_their_line_breaks_and_their_control_characters_are_escaped() -> None:
+def test_control_characters_of_a_text_are_escaped_but_its_line_breaks_stay() -> None:
     assert plain("a\n\tb") == "a\n\tb"
     assert plain("\x1b[1m\u202eé") == "\\x1b[1m\\u202eé"
     assert word("a\n b  c") == "a b c"

@@ -91,7 +91,7 @@ async def test_a_worker_repeats_the_save_of_steps_that_redis_lost(
     assert [*first, *enumerate(names[1:], 2)] == entries_saved(client, handle.id)
 
 
-async def test_a_signal_that_a_failover_returned_is_not_taken_by_the_next_wait(
+async def test_the_next_wait_does_not_take_a_signal_that_was_taken_before_a_failover(
     own: App, client: Client, did: list[Any]
 ) -> None:
     """Checks a failover to a replica on which the first wait has begun, and has not yet taken the signal."""

@@ -23,7 +23,7 @@ SECRET = "hunter2hunter2"  # noqa: S105 - made up
 
 @one_engine
 @pytest.mark.slow
-def test_no_process_argument_log_line_sql_row_or_redis_key_contains_a_password(
+def test_a_password_appears_in_no_command_line_and_no_log_and_neither_in_sql_nor_in_redis(
     start_redis: Callable[..., RedisServer],
     witness: crew.Witness,
     postgres_url: str,

@@ -168,7 +168,7 @@ class Seals:
         return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()[:32]
 
     def holds(self, name: str, asked: BulkAsked) -> bool:
-        """Return whether the address has the right seal for this operator and change."""
+        """Return whether the seal in the URL is the one for this operator and this change."""
         if asked.place is None:
             return False
         expected = self.seal(name, asked, asked.place)

@@ -187,7 +187,7 @@ def forge_away(database: Database, queue: str) -> None:
 def test_a_queue_whose_log_is_off_does_not_count_as_lost(
     server: RedisServer, client: Client, database: Database
 ) -> None:
-    """Checks a log whose last event is the switch to "off". Redis loses all data after this event."""
+    """The last event of the log is the switch to "off". Later, Redis loses all its data."""
     with client:
         enqueue(client, "a")
         mirror_once(client, database)

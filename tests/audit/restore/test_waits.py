@@ -138,7 +138,8 @@ def test_a_signal_whose_value_the_log_lacks_must_be_sent_again_after_a_loss(
 def test_a_signal_that_is_sent_during_a_restore_does_not_prevent_the_restore(
     client: Client, database: Database, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
-    """Checks a box that is restored in two calls. The second call writes the last entry or the last signal."""
+    """The box is restored by two calls, and the signal is sent between them. The second call writes what is last in the
+    box: an entry or a signal."""
     client.run(client.calls.enqueue.many([job("order")]))
     drain(client, database)
     fence = claim(client, 1)["order"]

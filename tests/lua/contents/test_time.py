@@ -121,7 +121,7 @@ def test_a_gap_of_two_thirds_of_a_lease_without_calls_is_ignored(seed: Seed) -> 
     assert str(seed.now + LEASE_MS) == seed.meta("no_reap_before")
 
 
-def test_a_gap_without_calls_delays_the_expiry_of_leases_once(seed: Seed) -> None:
+def test_leases_expire_later_once_after_a_time_in_which_no_call_came(seed: Seed) -> None:
     seed.running("a")
     seed.advance(LEASE_MS)
     seed.extend([])

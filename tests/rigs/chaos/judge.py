@@ -109,9 +109,9 @@ class Losses:
                 self._intervals[each.queue].append(each)
 
     def covers(self, job_id: str) -> bool:
-        """Return whether Redis may have lost this job in an explained loss.
+        """Return whether a loss that a fault of the run explains may have taken this job from Redis.
 
-        The log then names the job as lost, or the producer's call may have come during such a loss.
+        This is so if the log names the job as lost, or if the producer may have sent its call during such a loss.
         """
         if job_id in self._named:
             return True

@@ -1,4 +1,4 @@
-"""The stages of the proof of waits: servers, and a fault that is applied to them."""
+"""Stages on which waits for jobs are tested. A stage has servers, and a fault that is applied to them."""
 
 from __future__ import annotations
 
