@@ -36,6 +36,12 @@ def test_the_documented_queries_return_rows(
     writer.jobs("rolled_back", ["c", fence, None, "stopping"])
     fence = writer.jobs("claimed", ["d", 1], ["e", 1, [["tenant=acme", 2]]])
     writer.jobs("retried", ["d", fence, None, 1, {"type": "ValueError", "message": "no"}])
+    breaker = "send.host@60s:failures=h1"
+    writer.jobs("enqueued", ["f", 1, None, "send", "normal", 9, 3, "d", f"2+{breaker}"])
+    fence = writer.jobs("claimed", ["f", 1, [[breaker, 1, 60_000, 30_000]]])
+    writer.jobs("scope_paused", ["f", fence, breaker, writer.now_ms + 30_000])
+    writer.now_ms -= 1  # The pause and its failure are of one call.
+    writer.jobs("retried", ["f", fence, None, 1, {"type": "OSError", "message": "no"}])
     auditlog.drain(mirror)
 
     assert auditlog.rows(database, query.rstrip().rstrip(";")) != []

@@ -188,7 +188,9 @@ def test_the_error_for_missing_tables_prints_the_inbox_url_without_the_password(
     with opened("session", sqlite_url) as scene, pytest.raises(InboxMissing) as caught:
         app.within(scene.connection).enqueue("mail", "send")
 
-    assert "inbox migrate postgresql://shop:***@db/shop" in str(caught.value)
+    assert "inbox migrate postgresql://shop@db/shop" in str(caught.value)
+    assert "set PGPASSWORD" in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 def ids_begin_at(url: str, number: int) -> None:

@@ -253,6 +253,7 @@ def test_an_unfinished_wait_is_counted_until_now_if_redis_has_the_job() -> None:
         "held_back_by": "tenant=acme",
         "claim": None,
         "ended": None,
+        "pauses": [],
     }
 
     alive, unknown = wait_row(wait, 61_000), wait_row(wait, None)

@@ -276,8 +276,9 @@ class Holders:
 
     def spent(self) -> Iterator[tuple[str, Spent]]:
         """Yield each rate that was in use or paused: its scope, and its value in the form of the key ``rates``."""
-        for scope in {*self._rates, *self._paused}:
-            arrival_us, most, window_ms, burst, rest = self._rates.get(scope, (0, 0, 0, 0, 0))
+        for scope in {*self._rates, *self._paused, *self._owed}:
+            known = self._rates.get(scope, (0, 0, 0, 0, 0))
+            arrival_us, most, window_ms, burst, rest = max(known, self._owed.get(scope, known))
             limit = Limit(most, window_ms, burst) if most else self.limit_of(scope)
             if limit is not None and limit.most and limit.window_ms:
                 paused = self._paused.get(scope), self.paused_by.get(scope)
