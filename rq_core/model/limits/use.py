@@ -29,7 +29,7 @@ class ScopeUse(NamedTuple):
     failures: int = 0
     """Number of failures within the window of a breaker, if its scope is open."""
     in_use: int = 0
-    """How much of a rate is in use, rounded up: units, or jobs if the rate has no unit."""
+    """The use of a rate, rounded up: units, or jobs if the rate has no unit."""
     owes: int = 0
     """Units in use that exceed the burst of a rate with a unit. No job of the scope begins until they are
     free again."""

@@ -26,7 +26,7 @@ from rq_core.model.table.reasons import Reason
 
 
 class Leads(Enum):
-    """How the event itself determines a job's next state, if events of its type may lead to several states."""
+    """Rules by which an event determines a job's next state, if events of its type may lead to several states."""
 
     BY_DUE = "scheduled if the event has due_ms, else ready"
     BY_TARGET = "what the event's field target says"

@@ -78,7 +78,7 @@ class ScopeStatus(NamedTuple):
     now_ms: int | None = None
     """Redis' time at the read (Unix ms). ``resumes_ms`` is by the same clock."""
     use: ScopeUse = OPEN
-    """How much of a rate is in use, and whether the scope is paused or probing."""
+    """The use of a rate, and whether the scope is paused or probing."""
     pause: Mapping[str, Any] | None = None
     """The audit log's document of the pause in force; None: the log has none, or was not read."""
 

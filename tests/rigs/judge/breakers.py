@@ -78,7 +78,7 @@ class _Scope:
 
     until_ms: int | None = None
     awaited: bool = False
-    """Whether no probe has begun since the pause."""
+    """True until a probe begins after the pause."""
     probe: Claim | None = None
     probe_lost_ms: float = math.inf
     """When the log says that the last probe lost its lease."""
