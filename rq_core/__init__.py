@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rq_core.app.durable.items import Item as Item
     from rq_core.app.durable.items import Items as Items
     from rq_core.app.durable.items import JobCall as JobCall
-    from rq_core.app.durable.steps import NOT_DONE as NOT_DONE
+    from rq_core.app.durable.step_values import NOT_DONE as NOT_DONE
     from rq_core.app.flows.declaring import Flow as Flow
     from rq_core.app.flows.declaring import FlowNode as FlowNode
     from rq_core.app.flows.declaring import Group as Group
@@ -86,7 +86,7 @@ else:
         "app.many.copies": "Replayed",
         "app.durable.handles": "Durable DurableSync durable durable_sync",
         "app.durable.items": "Item Items JobCall",
-        "app.durable.steps": "NOT_DONE",
+        "app.durable.step_values": "NOT_DONE",
         "app.flows.declaring": "Flow FlowNode Group chain group",
         "app.flows.flow_run": "FlowRun NodeState",
         "app.flows.placeholders": "RESULT",

@@ -10,6 +10,7 @@ Uses: call(now now_text) meta(facts fact set_fact) emit(emit) fences(refusal_of)
 ]]
 
 local ENTRIES_MAX, BYTES_MAX, MOVED_MAX = 10000, 16777216, 1000
+local SHOWN_MAX = 4096          -- bytes of an entry that the answer brings to the worker
 local NO_VALUE, FULL = 33, 43   -- `!` and `+`
 
 local lines, headers, values, notes   -- by record: its job's line, the header of its box, what the step returned, the digest
@@ -145,8 +146,8 @@ local function moment(about)
   return value and (ahead == '+' and now + value or value)
 end
 
---- Carry out a record of a wait or a sleep. OLD is the entry as it is, if there is one. Returns nil if the entry is
---- saved now, or was saved before; else why not: it waits, and until when.
+--- Carry out a record of a wait or a sleep. OLD is the entry as it is, if there is one. Returns `over` and the text of
+--- the entry if it is saved now, or was saved before; else why it is not, as `waits` and until when it waits.
 local function await(box, old, record, i)
   local _, fence, life, what, entry, name, about = each(i)
   local field, kind = entry_field(life, entry), what == 'wait' and 'waits' or 'sleeps'
@@ -154,7 +155,7 @@ local function await(box, old, record, i)
   if old then
     local old_name, old_kind, old_till = read_wait(old)
     if old_name == name and old_kind == 'saved' then
-      return nil
+      return 'over', old
     elseif old_name ~= name or old_kind ~= kind then
       return 'conflict', digits(box.entries)
     end
@@ -166,19 +167,20 @@ local function await(box, old, record, i)
   local mark = what == 'wait' and list_of_name(box, life, signal):match('^%d+')
   local head = name .. ' saved at=' .. now_text .. ' fence=' .. fence .. ' digest='
   if mark then
-    local text = redis.call('HGET', boxes, mail_field(life, mark)) or ''
-    local line, value = text:match('^([^\n]*)\n(.*)$')
-    line, value = line or text, value or 'null'
+    local kept = redis.call('HGET', boxes, mail_field(life, mark)) or ''
+    local line, value = kept:match('^([^\n]*)\n(.*)$')
+    line, value = line or kept, value or 'null'
     local digest = field_in(line .. ' ', ' digest=') or ''
     take_signal(box, life, signal, mark)
     written[#written + 1], written[#written + 2] = mail_field(life, mark), line
-    write_entry(box, life, entry, field, head .. digest .. ' from=' .. mark .. '\n' .. value)
+    local text = head .. digest .. ' from=' .. mark .. '\n' .. value
+    write_entry(box, life, entry, field, text)
     say_saved(box, record .. ',' .. digits(#value) .. ',"' .. digest .. '"', nil, mark)
-    return nil
+    return 'over', text
   elseif till and till <= now then
     write_entry(box, life, entry, field, head .. 'over')
     say_saved(box, record .. ',null,"over"', nil, nil)
-    return nil
+    return 'over', head .. 'over'
   elseif not old then
     local ending = till and ' until=' .. digits(till) or ''
     write_entry(box, life, entry, field, name .. ' ' .. kind .. ' at=' .. now_text .. ' fence=' .. fence .. ending)
@@ -235,7 +237,8 @@ local function move_box(i, id, fence, life)
   return nil
 end
 
---- Carry a record out. Returns why it was not carried out, if so, and the number of entries in the box.
+--- Carry a record out. Returns why it was not carried out, if so, and the number of entries in the box. For a wait or a
+--- sleep that is over, returns `over` and the text of its entry.
 local function carry_out(i)
   local id, fence, life, what, entry, name, about = each(i)
   if what == 'move' then
@@ -311,14 +314,17 @@ local function read_alike(key, names)
   return found
 end
 
---- Decide about all records. Returns the answer.
+--- Decide about all records. Returns the answer, and by place in it the text of entries that the worker lacks.
 local function decide_saves()
   lines, headers = read_alike(state, column(1)), read_alike(boxes, column(3))
   values, notes = tails()
   said, written, met, changed, taken, moved = {}, {}, {}, {}, {}, {}
-  local answer = {}
+  local answer, shown = {}, {}
   for i = 1, each_count do
     local why, has = carry_out(i)
+    if why == 'over' then
+      shown[#answer + 3], has = #has <= SHOWN_MAX and has or nil, '-'
+    end
     if why then
       answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = digits(i), why, has
     end
@@ -326,7 +332,7 @@ local function decide_saves()
   if #changed > 0 and not facts.durable then
     set_fact('durable', '1')
   end
-  return answer
+  return answer, shown
 end
 
 --- Append the events, and write the boxes, and the lines of the jobs whose boxes begin or whose `base` changes.

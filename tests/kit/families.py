@@ -27,7 +27,7 @@ from rq_core.model.keys import queue_keys
 from rq_core.model.result_encoding import pack_result
 from rq_core.protocol.calls import claims
 from rq_core.protocol.calls.admin import Deletion
-from rq_core.protocol.calls.boxes import NotSaved, Saving, save
+from rq_core.protocol.calls.boxes import SaveAnswer, Saving, save
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads import result_reads
@@ -78,8 +78,8 @@ class _Home:
         plan = calls.reads.box(PARENTS, it.id, it.fence, WORKER, first=first)
         return self._family.client.run(plan)
 
-    async def save(self, records: Sequence[Saving]) -> dict[int, NotSaved]:
-        found: dict[int, NotSaved] = self._family.run(save(PARENTS, WORKER, records))
+    async def save(self, records: Sequence[Saving]) -> SaveAnswer:
+        found: SaveAnswer = self._family.run(save(PARENTS, WORKER, records))
         return found
 
     async def ask(self, plan: Callable[[Operations], Any]) -> Any:

@@ -20,7 +20,15 @@ from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls import claims
 from rq_core.protocol.calls.admin import Change
 from rq_core.protocol.calls.audit import Restoration, put_back, take_out
-from rq_core.protocol.calls.boxes import NotSaved, Saving, Sending, Sent, save, send_signals
+from rq_core.protocol.calls.boxes import (
+    NotSaved,
+    Saving,
+    Sending,
+    Sent,
+    refusals,
+    save,
+    send_signals,
+)
 from rq_core.protocol.calls.caps import CapChange
 from rq_core.protocol.calls.claims import Claimed, Extended
 from rq_core.protocol.calls.enqueue import Accepted
@@ -255,7 +263,7 @@ class Seed:
         packed = "" if what != "save" else value if value[:1] == "!" else pack_result(value, kept)
         pairs = [(h.id, h.fence) if isinstance(h, Claim) else h for h in steps]
         records = [Saving(i, fence, life, what, entry, name, packed) for i, fence in pairs]
-        return self.client.run(save(self.queue, worker, records))
+        return refusals(self.client.run(save(self.queue, worker, records)))
 
     def show(
         self,
@@ -292,7 +300,7 @@ class Seed:
         """Save a wait or a sleep in the box of a claimed job. ``about`` says when it ends or, with ``take``, has the
         number of the signal that it took."""
         record = Saving(claim.id, claim.fence, life, what, entry, name, value, about)
-        return self.client.run(save(self.queue, WORKER, [record]))
+        return refusals(self.client.run(save(self.queue, WORKER, [record])))
 
     def park(self, *held: Claim | tuple[str, str], waits: str = "1") -> dict[str, str]:
         records = [(h[1], h[2]) if isinstance(h, Claim) else h for h in held]

@@ -13,8 +13,9 @@ from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.recurrence import recurrence
 from rq_core.model.table.machine import State
-from rq_core.protocol.calls import claims
+from rq_core.protocol.calls import boxes, claims
 from rq_core.protocol.calls.admin import Change
+from rq_core.protocol.calls.boxes import NotSaved, Saving
 from rq_core.protocol.calls.claims import Claimed
 from rq_core.protocol.calls.enqueue import Accepted
 from rq_core.protocol.calls.schedules import Declaration, Instant
@@ -25,7 +26,7 @@ from rq_core.protocol.operations import Operations
 from rq_core.scripts.script import function, names
 from tests.kit.clock import timed
 from tests.kit.consistency import assert_consistent
-from tests.kit.seed import ERROR, LEASE_MS, NO_FENCE, START_MS, WORKER, Seed, events_of
+from tests.kit.seed import ERROR, LEASE_MS, LIFE, NO_FENCE, START_MS, WORKER, Seed, events_of
 from tests.kit.snapshots import raw
 from tests.kit.transports import LossyAsyncTransport, LossyTransport
 
@@ -603,6 +604,24 @@ def test_an_empty_claim_that_is_sent_again_claims_nothing(lossy: LossySeed, othe
 
     assert () == lossy.claim().jobs
     assert ["a"] == [c.id for c in lossy.claim().jobs]
+
+
+def test_a_save_that_is_sent_again_is_answered_without_the_entries_of_its_waits(
+    lossy: LossySeed,
+) -> None:
+    """The answer that a slot keeps has no values: a worker that needs one reads the box."""
+    claim = lossy.running("a")
+    lossy.save(claim)
+    lossy.signal("a", value="[1]")
+    records = [
+        Saving("a", claim.fence, LIFE, "wait", 2, "approval", "", ""),
+        Saving("a", claim.fence, LIFE, "wait", 3, "refusal", "", "+5000"),
+    ]
+    lossy.transport.lose = 1
+
+    answer = lossy.client.run(boxes.save("q", WORKER, records))
+
+    assert {1: NotSaved("waits", START_MS + 5_000)} == answer
 
 
 def test_a_call_that_arrives_late_is_refused_and_changes_nothing(lossy: LossySeed) -> None:

@@ -11,7 +11,7 @@ from hypothesis.stateful import precondition, rule
 from rq_core.model.result_encoding import pack_result
 from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls import claims
-from rq_core.protocol.calls.boxes import NotSaved, Saving, Sent, save
+from rq_core.protocol.calls.boxes import NotSaved, Saving, Sent, refusals, save
 from tests.kit.snapshots import Snapshot
 from tests.model.machine import Job, Queue, picks, rarely, workers
 
@@ -150,7 +150,7 @@ class DurableQueue(Queue):
             elif refused := self.written(job, record):
                 expected[place] = refused
 
-        assert expected == self.seed.client.run(save(self.seed.queue, worker, records))
+        assert expected == refusals(self.seed.client.run(save(self.seed.queue, worker, records)))
 
     def next_record(
         self,

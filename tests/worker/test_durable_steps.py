@@ -124,6 +124,36 @@ async def test_the_next_wait_does_not_take_a_signal_that_was_taken_before_a_fail
     assert ["first", "first", "second"] == did
 
 
+async def test_a_run_reads_the_box_once_if_its_waits_are_over(
+    own: App, did: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Saver.load
+
+    async def counted(saver: Saver, context: Any, first: int = 1) -> Any:
+        did.append(f"read from {first}")
+        return await load(saver, context, first)
+
+    monkeypatch.setattr(Saver, "load", counted)
+
+    @own.task(queue=QUEUE, retry=RetryPolicy(max_attempts=2, backoff="fixed", base=0.01))
+    async def asks_twice() -> None:
+        job = durable()
+        if current_job().claim == 1:
+            raise ValueError("the first claim has no box to read")
+        did.append(await job.wait("approval", str))
+        did.append(await job.wait("approval", str))
+        await job.sleep("nap", 0)
+        did.append("end")
+
+    handle = asks_twice.enqueue()
+    for value in ("first", "second"):
+        await own.signal_async(handle, "approval", value)
+    async with working(own, queues=(QUEUE,), grace=5.0):
+        await wait_until_async(lambda: did[-1:] == ["end"], "its handler has ended", timeout=20)
+
+    assert ["read from 1", "first", "second", "end"] == did
+
+
 async def test_the_log_has_the_values_of_steps_that_are_saved_again(
     own: App, client: Client
 ) -> None:

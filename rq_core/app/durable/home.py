@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
 from rq_core.app.durable.step_calls import StepCalls
-from rq_core.protocol.calls.boxes import NotSaved, Saving
+from rq_core.protocol.calls.boxes import SaveAnswer, Saving
 from rq_core.protocol.engine.plan import Plan
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads.box_reads import Box
@@ -45,8 +45,9 @@ class Home(Protocol):
         in force."""
         ...
 
-    def save(self, records: Sequence[Saving]) -> Awaitable[dict[int, NotSaved]]:
-        """Save entries. For each entry that Redis refused, return the reason, by the entry's index in ``records``."""
+    def save(self, records: Sequence[Saving]) -> Awaitable[SaveAnswer]:
+        """Save entries. Return the refusals by the index in ``records``, and the entries of waits and sleeps that are
+        over."""
         ...
 
     def ask(self, plan: Callable[[Operations], Plan[T]]) -> Awaitable[T]:

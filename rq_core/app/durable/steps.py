@@ -20,7 +20,7 @@ from rq_core.app.durable.entry_names import (
     with_key,
 )
 from rq_core.app.durable.home import Home
-from rq_core.app.durable.step_values import check_returned, load_value, unusable
+from rq_core.app.durable.step_values import NOT_DONE, check_returned, load_value, unusable
 from rq_core.app.handlers.context import JobContext
 from rq_core.app.handlers.depends import Step
 from rq_core.app.handlers.result_types import Returned
@@ -34,7 +34,7 @@ from rq_core.model.durable.boxes import (
 )
 from rq_core.model.outcome import TOO_LARGE
 from rq_core.model.result_encoding import DIGEST, NO_VALUE, pack_result, unpack_result
-from rq_core.protocol.calls.boxes import NotSaved, Saving
+from rq_core.protocol.calls.boxes import NotSaved, Saving, refusals
 from rq_core.protocol.reads.box_reads import Box
 from rq_core.signals import LeaseLost, StepsSpent
 
@@ -45,17 +45,6 @@ What = Literal["begin", "save", "wait", "sleep", "take", "move"]
 """The kinds of records of a save."""
 AGAIN_MAX: Final = 3
 """Maximum number of times that a save is sent. It is sent again if Redis lacks earlier entries."""
-
-
-class _NotDone:
-    """The type of the constant NOT_DONE."""
-
-    def __repr__(self) -> str:
-        return "NOT_DONE"
-
-
-NOT_DONE: Final = _NotDone()
-"""The value that a step's ``check`` returns if the step has not happened. The step then runs."""
 
 
 class StepOptions(NamedTuple):
@@ -97,6 +86,8 @@ class Steps:
         """The numbers of the waits and sleeps for which this run waits."""
         self._until: int | None = None
         """The end (Unix ms) of the wait or sleep that this run sent last; None if it has no end."""
+        self._ending: StepEntry | None = None
+        """The entry of the wait or sleep that this run sent last, if it is over and the answer had it."""
         self._is_over = False
 
     def close(self) -> None:
@@ -237,10 +228,11 @@ class Steps:
                 raise StepsSpent("the job's steps take all the room that they may have")
             number = self._numbers.get(entry, len(self._loaded) + 1)
             if why is None:
-                box = await self.home.load(number)
-                if box is None or not box.entries:
+                over = self._ending
+                entries = (await self._box(number)).entries if over is None else (over,)
+                if not entries:
                     raise self._lost()
-                found = box.entries[0]
+                found = entries[0]
                 self._context.base = self._context.failures  # as Redis does
             else:
                 fence = self._context.fence
@@ -303,10 +295,14 @@ class Steps:
                 # Nothing can have been saved before. If a signal has begun the box, the first save is refused.
                 self._life, self._entries = new_life(), []
                 return
-            box = await self.home.load()
-            if box is None:
-                raise self._lost()
-            self._know(box)
+            self._know(await self._box())
+
+    async def _box(self, first: int = 1) -> Box:
+        """Return the job's box: its entries from number ``first`` on. Raises LeaseLost if the claim is not in force."""
+        box = await self.home.load(first)
+        if box is None:
+            raise self._lost()
+        return box
 
     def _know(self, box: Box) -> None:
         self._life = box.life or new_life()
@@ -349,12 +345,16 @@ class Steps:
         for _ in range(AGAIN_MAX):
             number = self._numbers.get(entry, len(self._loaded) + 1)
             record = self._saving(what, number, entry, packed, about)
-            found = await self.home.save([*missing, record])
+            answer = await self.home.save([*missing, record])
             # A wait that is sent again because Redis had lost it still waits.
             refused = [
-                each for at, each in found.items() if each.why != "waits" or at == len(missing)
+                each
+                for at, each in refusals(answer).items()
+                if each.why != "waits" or at == len(missing)
             ]
             if not refused:
+                over = answer.get(len(missing))
+                self._ending = over if isinstance(over, StepEntry) else None
                 return None
             worst = _worst(refused)
             if worst.why in ("stale", "gone"):
@@ -366,15 +366,12 @@ class Steps:
                 return "waits"
             if worst.why == "other" and not self._loaded:
                 # A signal has begun the box after this run had found no box.
-                box = await self.home.load()
-                if box is None:
-                    raise self._lost()
-                self._know(box)
+                self._know(await self._box())
                 continue
             if worst.why == "other":
                 # A failover took the box that this claim knows, and a signal has begun another box.
                 moved = await self.home.save([self._saving("move", 0, "", "")])
-                worst = moved.get(0, NotSaved("behind", 0))
+                worst = refusals(moved).get(0, NotSaved("behind", 0))
                 if worst.why in ("stale", "gone"):
                     raise self._lost()
             if worst.why != "behind" or worst.has is None:

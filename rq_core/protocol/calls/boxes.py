@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
-from rq_core.model.durable.boxes import new_life
+from rq_core.model.durable.boxes import StepEntry, entry_in, new_life
 from rq_core.model.result_encoding import unpack_result
 from rq_core.model.unique_names import digest_of
 from rq_core.protocol.engine.plan import Call
@@ -45,8 +45,18 @@ class NotSaved(NamedTuple):
     that Redis has (None: unknown)."""
 
 
-def save(queue: str, worker: str, records: Sequence[Saving]) -> Call[dict[int, NotSaved]]:
-    """Return the call that reports steps, waits and sleeps. Its answer has the refused records by position, from 0."""
+SaveAnswer = dict[int, NotSaved | StepEntry]
+"""The answer to a save, by the position of the record, from 0. It has the refused records. It also has the entries of
+waits and sleeps that are over, but no entry that is large or cannot be read, and none if the call was sent again."""
+
+
+def refusals(answer: SaveAnswer) -> dict[int, NotSaved]:
+    """Return the refused records of a save's answer, by position."""
+    return {at: each for at, each in answer.items() if isinstance(each, NotSaved)}
+
+
+def save(queue: str, worker: str, records: Sequence[Saving]) -> Call[SaveAnswer]:
+    """Return the call that reports steps, waits and sleeps."""
     tail = {
         place: unpack_result(record.packed)
         for place, record in enumerate(records, 1)
@@ -57,11 +67,14 @@ def save(queue: str, worker: str, records: Sequence[Saving]) -> Call[dict[int, N
     return Call("save", queue, {"worker": worker}, _parse, each, ids, tail=tail)
 
 
-def _parse(reply: Sequence[str]) -> dict[int, NotSaved]:
-    found = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
-    return {
-        int(place) - 1: NotSaved(why, None if has == "-" else int(has)) for place, why, has in found
-    }
+def _parse(reply: Sequence[str]) -> SaveAnswer:
+    found: SaveAnswer = {}
+    for place, why, has in zip(reply[::3], reply[1::3], reply[2::3], strict=True):
+        if why != "over":
+            found[int(place) - 1] = NotSaved(why, None if has == "-" else int(has))
+        elif (entry := entry_in(has)) is not None:
+            found[int(place) - 1] = entry
+    return found
 
 
 class Sending(NamedTuple):

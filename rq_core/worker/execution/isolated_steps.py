@@ -20,7 +20,7 @@ from rq_core.app.handlers.context import JobContext
 from rq_core.app.handlers.handler_setup import ProcessValues, now
 from rq_core.app.task import Task
 from rq_core.model.durable.boxes import StepEntry
-from rq_core.protocol.calls.boxes import NotSaved, Saving
+from rq_core.protocol.calls.boxes import NotSaved, SaveAnswer, Saving
 from rq_core.protocol.engine.plan import Plan
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads.box_reads import Box
@@ -83,8 +83,8 @@ class _AskingSaver:
         """Return the entries of the job's box from number ``first`` on; None if the claim is not in force."""
         return await self._answer(_box, "load", first)
 
-    async def save(self, _context: JobContext, records: Sequence[Saving]) -> dict[int, NotSaved]:
-        """Save entries. Return index in ``records`` → refusal, for the entries that were not saved."""
+    async def save(self, _context: JobContext, records: Sequence[Saving]) -> SaveAnswer:
+        """Save entries. Return index in ``records`` → refusal, or the entry of a wait that is over."""
         return await self._answer(_refused, "save", *records)
 
     async def ask(self, _plan: Callable[[Operations], Plan[T]]) -> T:
@@ -113,5 +113,5 @@ def _box(found: Any) -> Box | None:
     return None if found is None else Box(found[0], tuple(StepEntry(*each) for each in found[1]))
 
 
-def _refused(found: Any) -> dict[int, NotSaved]:
+def _refused(found: Any) -> SaveAnswer:
     return {int(place): NotSaved(*why) for place, why in found.items()}

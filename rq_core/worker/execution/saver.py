@@ -17,7 +17,7 @@ from rq_core.app.durable.step_calls import StepCalls
 from rq_core.app.handlers.context import JobContext
 from rq_core.app.handlers.handler_setup import ProcessValues
 from rq_core.errors import AuditBacklogFull, QueueFull, RqCoreError, ServerError
-from rq_core.protocol.calls.boxes import BATCH_MAX, NotSaved, Saving, save
+from rq_core.protocol.calls.boxes import BATCH_MAX, SaveAnswer, Saving, save
 from rq_core.protocol.engine.plan import Call, Plan
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads.box_reads import Box
@@ -61,9 +61,7 @@ class Saver:
         self.client = client
         self.worker = worker
         self.lease_holds = lease_holds
-        self._waiting: dict[
-            str, deque[tuple[Sequence[Saving], asyncio.Future[dict[int, NotSaved]]]]
-        ] = {}
+        self._waiting: dict[str, deque[tuple[Sequence[Saving], asyncio.Future[SaveAnswer]]]] = {}
         """Queue → the records that wait for the next call, for the queues with a call under way."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -110,8 +108,8 @@ class Saver:
         )
         return await self.client.run(plan)
 
-    async def save(self, context: JobContext, records: Sequence[Saving]) -> dict[int, NotSaved]:
-        """Save entries of one job. Return index in ``records`` → refusal, for the entries that were not saved.
+    async def save(self, context: JobContext, records: Sequence[Saving]) -> SaveAnswer:
+        """Save entries of one job. Return index in ``records`` → refusal, or the entry of a wait that is over.
 
         The steps have happened. So if Redis cannot store the entries now, they are sent again while the lease is in
         force.
@@ -126,16 +124,16 @@ class Saver:
                     raise
                 await asyncio.sleep(PAUSE_S)
 
-    async def _sent_in_parts(self, queue: str, records: Sequence[Saving]) -> dict[int, NotSaved]:
+    async def _sent_in_parts(self, queue: str, records: Sequence[Saving]) -> SaveAnswer:
         """Save entries in several calls, because one call may have at most BATCH_MAX."""
-        found: dict[int, NotSaved] = {}
+        found: SaveAnswer = {}
         for first in range(0, len(records), BATCH_MAX):
             refused = await self._sent(queue, records[first : first + BATCH_MAX])
             found |= {first + place: why for place, why in refused.items()}
         return found
 
-    def _sent(self, queue: str, records: Sequence[Saving]) -> Awaitable[dict[int, NotSaved]]:
-        answer: asyncio.Future[dict[int, NotSaved]] = asyncio.get_running_loop().create_future()
+    def _sent(self, queue: str, records: Sequence[Saving]) -> Awaitable[SaveAnswer]:
+        answer: asyncio.Future[SaveAnswer] = asyncio.get_running_loop().create_future()
         if queue in self._waiting:
             self._waiting[queue].append((records, answer))
         else:
@@ -156,10 +154,10 @@ class Saver:
     async def _send(
         self,
         queue: str,
-        taken: Sequence[tuple[Sequence[Saving], asyncio.Future[dict[int, NotSaved]]]],
+        taken: Sequence[tuple[Sequence[Saving], asyncio.Future[SaveAnswer]]],
     ) -> None:
         records = [each for group, _ in taken for each in group]
-        call: Call[dict[int, NotSaved]] = save(queue, self.worker, records)
+        call: Call[SaveAnswer] = save(queue, self.worker, records)
         (found,) = await self.client.carry_out([call])
         first = 0
         for group, answer in taken:
@@ -175,8 +173,8 @@ class Saver:
 
 
 def _gathered(
-    waiting: deque[tuple[Sequence[Saving], asyncio.Future[dict[int, NotSaved]]]],
-) -> list[tuple[Sequence[Saving], asyncio.Future[dict[int, NotSaved]]]]:
+    waiting: deque[tuple[Sequence[Saving], asyncio.Future[SaveAnswer]]],
+) -> list[tuple[Sequence[Saving], asyncio.Future[SaveAnswer]]]:
     """Remove from ``waiting`` the saves that fit into one call, at least one. Return them."""
     taken = [waiting.popleft()]
     count = len(taken[0][0])
@@ -211,8 +209,8 @@ class Saves(Protocol):
         """Return the entries of the job's box from number ``first`` on; None if the claim is not in force."""
         ...
 
-    async def save(self, context: JobContext, records: Sequence[Saving], /) -> dict[int, NotSaved]:
-        """Save entries. Return index in ``records`` → refusal, for the entries that were not saved."""
+    async def save(self, context: JobContext, records: Sequence[Saving], /) -> SaveAnswer:
+        """Save entries. Return index in ``records`` → refusal, or the entry of a wait that is over."""
         ...
 
 
@@ -336,8 +334,8 @@ class LoopHome(_Home):
         with self._calling():
             return await self._saver.ask(plan)
 
-    async def save(self, records: Sequence[Saving]) -> dict[int, NotSaved]:
-        """Save entries. Return index in ``records`` → refusal, for the entries that were not saved."""
+    async def save(self, records: Sequence[Saving]) -> SaveAnswer:
+        """Save entries. Return index in ``records`` → refusal, or the entry of a wait that is over."""
         with self._calling():
             # A handler that is cancelled meanwhile must not leave a step that has happened unsaved.
             return await asyncio.shield(
@@ -411,8 +409,8 @@ class ThreadHome(_Home):
         self._loop.call_soon_threadsafe(self._end, why)
         raise why
 
-    async def save(self, records: Sequence[Saving]) -> dict[int, NotSaved]:
-        """Save entries. Return index in ``records`` → refusal, for the entries that were not saved."""
+    async def save(self, records: Sequence[Saving]) -> SaveAnswer:
+        """Save entries. Return index in ``records`` → refusal, or the entry of a wait that is over."""
         return self._wait(self._saver.save(self._context, records))
 
     @contextlib.asynccontextmanager

@@ -12,7 +12,15 @@ from rq_core.model.durable.boxes import StepEntry
 from rq_core.model.keys import queue_keys
 from rq_core.model.result_encoding import pack_result
 from rq_core.protocol.calls import claims
-from rq_core.protocol.calls.boxes import BATCH_MAX, Saving, Sending, Sent, save, send_signals
+from rq_core.protocol.calls.boxes import (
+    BATCH_MAX,
+    Saving,
+    Sending,
+    Sent,
+    refusals,
+    save,
+    send_signals,
+)
 from sql_audit.proof.compare.drift import compare
 from sql_audit.proof.result import LogVerdict
 from sql_audit.store.connection.database import Database
@@ -39,7 +47,7 @@ def durable_job(client: Client, database: Database, *, kept: str = "full", steps
     records.append(Saving("order", fence, LIFE, "begin", steps + 1, "begun"))
     for begin in range(0, len(records), BATCH_MAX):
         chunk = records[begin : begin + BATCH_MAX]
-        assert not client.run(save(QUEUE, "w-1", chunk))
+        assert not refusals(client.run(save(QUEUE, "w-1", chunk)))
     client.run(claims.fail(QUEUE, "w-1", [("order", fence, "retry", 0, "failed", ERROR)]))
 
 
@@ -91,7 +99,7 @@ def test_the_steps_of_a_job_are_put_back_after_a_loss(
     assert [f'"é{n}"' for n in range(1, steps)] == [each.value for each in found[:-2]]
     assert ("too_large", None, False) == (found[-2].note, found[-2].value, found[-1].is_saved)
     last = Saving("order", held["order"], LIFE, "save", steps + 1, "begun", pack_result("7"))
-    assert not client.run(save(QUEUE, "w-1", [last]))
+    assert not refusals(client.run(save(QUEUE, "w-1", [last])))
     complete(client, held)
     drain(client, database)
     assert_agree(client, database, LogVerdict.HOLDS)
@@ -180,7 +188,7 @@ def test_verify_accepts_a_signal_that_is_sent_again_after_a_restore(
 
     held = claim(client, 1)
     wait = Saving("order", held["order"], LIFE, "wait", 5, "approval", "")
-    assert not client.run(save(QUEUE, "w-1", [wait]))
+    assert not refusals(client.run(save(QUEUE, "w-1", [wait])))
     complete(client, held)
     drain(client, database)
     assert_agree(client, database, LogVerdict.HOLDS)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from rq_core.connections.client import Client
-from rq_core.protocol.calls.boxes import Saving, Sent, save
+from rq_core.protocol.calls.boxes import Saving, Sent, refusals, save
 from sql_audit.proof.compare.drift import compare
 from sql_audit.proof.result import LogVerdict
 from sql_audit.store.connection.database import Database
@@ -26,7 +26,7 @@ def take(client: Client, fence: str, names: Sequence[str]) -> list[str | None]:
     """Let the job wait for signals of these names, and return their values."""
     life = next(name for name in boxes(client) if len(name) == len(LIFE))
     waits = [Saving("order", fence, life, "wait", n, name) for n, name in enumerate(names, 1)]
-    assert {} == client.run(save(QUEUE, "w-1", waits))
+    assert {} == refusals(client.run(save(QUEUE, "w-1", waits)))
     box = client.run(client.calls.reads.box(QUEUE, "order", fence, "w-1"))
     assert box is not None
     return [entry.value for entry in box.entries]

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from rq_core.connections.client import Client
 from rq_core.doctor.repair import diagnose, repair
 from rq_core.model.result_encoding import pack_result
-from rq_core.protocol.calls.boxes import Saving, Sent, save
+from rq_core.protocol.calls.boxes import Saving, Sent, refusals, save
 from sql_audit.proof.result import LogVerdict
 from sql_audit.store.connection.database import Database
 from sql_audit.upkeep.restore import restore_jobs
@@ -36,7 +36,7 @@ def running(start: Start, database: Database) -> Iterator[tuple[Client, RedisSer
         drain(client, database)  # From the first turn of a mirror on, the log has values.
         fence = claim(client, 1)["order"]
         step = Saving("order", fence, LIFE, "save", 1, "charge", pack_result("7", "full"))
-        assert not client.run(save(QUEUE, "w-1", [step]))
+        assert not refusals(client.run(save(QUEUE, "w-1", [step])))
         drain(client, database)
         with server.client() as control:
             control.save()
@@ -54,7 +54,7 @@ def take_again(client: Client, fence: str, entry: int, name: str, number: int) -
     """Let the worker save again an entry that had taken a signal."""
     value = pack_result(VALUES[number])
     take = Saving("order", fence, LIFE, "take", entry, name, value, str(number))
-    assert not client.run(save(QUEUE, "w-1", [take]))
+    assert not refusals(client.run(save(QUEUE, "w-1", [take])))
 
 
 def take_with_falling_numbers(client: Client, server: RedisServer, fence: str) -> None:

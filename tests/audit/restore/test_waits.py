@@ -19,6 +19,7 @@ from rq_core.protocol.calls.boxes import (
     Saving,
     Sending,
     Sent,
+    refusals,
     save,
     send_signals,
 )
@@ -38,7 +39,7 @@ def wait(
     client: Client, fence: str, entry: int, name: str, what: Any = "wait", about: str = ""
 ) -> dict[int, NotSaved]:
     record = Saving("order", fence, LIFE, what, entry, name, "", about)
-    return client.run(save(QUEUE, "w-1", [record]))
+    return refusals(client.run(save(QUEUE, "w-1", [record])))
 
 
 def signal(client: Client, name: str, value: str, key: str = "", *, is_logged: bool = True) -> Sent:
@@ -148,7 +149,7 @@ def test_a_signal_that_is_sent_during_a_restore_does_not_prevent_the_restore(
         for n in range(1, steps + 1)
     ]
     for begin in range(0, steps, BATCH_MAX):
-        assert not client.run(save(QUEUE, "w-1", saved[begin : begin + BATCH_MAX]))
+        assert not refusals(client.run(save(QUEUE, "w-1", saved[begin : begin + BATCH_MAX])))
     wait(client, fence, steps + 1, "approval")
     for n in range(BATCH_MAX - 10):
         signal(client, "refusal", str(n), f"k-{n}")
@@ -223,7 +224,7 @@ def test_a_signal_after_a_loss_leaves_the_log_true_and_is_restored_in_the_box_of
         with server.client() as control:
             control.save()
         step = Saving("order", fence, LIFE, "save", 1, "charge", pack_result("7", "full"))
-        assert not client.run(save(QUEUE, "w-1", [step]))
+        assert not refusals(client.run(save(QUEUE, "w-1", [step])))
         drain(client, database)
         server.kill()
         server.start()
@@ -234,9 +235,9 @@ def test_a_signal_after_a_loss_leaves_the_log_true_and_is_restored_in_the_box_of
         assert_agree(client, database, LogVerdict.HOLDS)
 
         move = Saving("order", fence, LIFE, "move", 0, "")
-        assert {0: NotSaved("other", None)} == client.run(save(QUEUE, "w-1", [step]))
-        assert not client.run(save(QUEUE, "w-1", [move]))
-        assert not client.run(save(QUEUE, "w-1", [step]))
+        assert {0: NotSaved("other", None)} == refusals(client.run(save(QUEUE, "w-1", [step])))
+        assert not refusals(client.run(save(QUEUE, "w-1", [move])))
+        assert not refusals(client.run(save(QUEUE, "w-1", [step])))
         assert not wait(client, fence, 2, "approval")
         assert Sent("known", 1) == signal(client, "approval", "true", "k")
         drain(client, database)
@@ -272,7 +273,7 @@ def taken_and_forgotten(client: Client, database: Database, server: RedisServer)
     fence = claim(client, 1)["order"]
     assert not wait(client, fence, 1, "approval")
     saving = Saving("order", fence, LIFE, "save", 2, "charge", pack_result("7", "full"))
-    assert not client.run(save(QUEUE, "w-1", [saving]))
+    assert not refusals(client.run(save(QUEUE, "w-1", [saving])))
     drain(client, database)
     server.kill()
     server.start()

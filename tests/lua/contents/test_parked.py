@@ -1,10 +1,12 @@
 """The keys in Redis after a durable job has slept, waited or parked, and after signals were sent to it."""
 
+from typing import Literal
+
 import pytest
 
 from rq_core.model.result_encoding import pack_result
 from rq_core.model.unique_names import digest_of
-from rq_core.protocol.calls.boxes import NotSaved, Saving, Sent, look_again, save
+from rq_core.protocol.calls.boxes import NotSaved, Saving, Sent, look_again, refusals, save
 from tests.kit.seed import LEASE_MS, LIFE, NO_FENCE, QUEUE, WORKER, Seed
 from tests.lua.contents.entries import T, entry
 
@@ -204,7 +206,7 @@ def test_two_taken_signals_that_a_failover_put_back_are_taken_again_in_one_call(
         Saving("a", claim.fence, life, "take", number, name, pack_result(value), str(number))
         for number, name, value in ((1, "approval", "7"), (2, "approval#2", "8"))
     ]
-    assert {} == seed.client.run(save(QUEUE, WORKER, takes))
+    assert {} == refusals(seed.client.run(save(QUEUE, WORKER, takes)))
 
     assert f"{life}>approval" not in seed.snapshot()["boxes"]
 
@@ -384,3 +386,29 @@ def test_a_check_of_parked_jobs_wakes_only_a_job_whose_signal_has_arrived(seed: 
     )
     assert changes["scheduled"] == {"job|a": (float(T + 5_000), None)}
     assert {"a"} == changes["state"].keys() == changes["parked"].keys()
+
+
+def test_the_answer_to_a_wait_has_the_entry_unless_the_entry_is_large(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.save(claim)
+    seed.signal("a", value="[1]")
+    seed.signal("a", name="large", value=f'"{"x" * 4_096}"')
+    kinds: tuple[tuple[Literal["wait", "sleep"], str, str], ...] = (
+        ("wait", "approval", ""),
+        ("wait", "large", ""),
+        ("sleep", "nap", "+0"),
+        ("wait", "later", "+5000"),
+    )
+    records = [
+        Saving("a", claim.fence, LIFE, what, number, name, "", about)
+        for number, (what, name, about) in enumerate(kinds, 2)
+    ]
+
+    first = seed.client.run(save(QUEUE, WORKER, records))
+    again = seed.client.run(save(QUEUE, WORKER, records))
+
+    box = seed.client.run(seed.client.calls.reads.box(QUEUE, "a", claim.fence, WORKER))
+    assert box is not None
+    _, taken, large, over, _ = box.entries
+    assert ("[1]", 4_098, "over") == (taken.value, len(large.value or ""), over.note)
+    assert {0: taken, 2: over, 3: NotSaved("waits", T + 5_000)} == first == again

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from rq_core.app.durable.children import JobSteps
 from rq_core.app.durable.handles import DurableSync
 from rq_core.app.durable.step_calls import StepCalls
-from rq_core.app.durable.steps import NOT_DONE
+from rq_core.app.durable.step_values import NOT_DONE
 from rq_core.app.handlers.context import JobContext
 from rq_core.app.handlers.handler_setup import Surroundings
 from rq_core.connections.client import Client
@@ -26,7 +26,7 @@ from rq_core.model.durable.boxes import OVER
 from rq_core.model.job import Claim, NewJob, read_spec
 from rq_core.model.table.machine import Event
 from rq_core.model.unique_names import digest_of
-from rq_core.protocol.calls.boxes import NotSaved, Saving, Sending, Sent, save
+from rq_core.protocol.calls.boxes import SaveAnswer, Saving, Sending, Sent, refusals, save
 from rq_core.protocol.engine.plan import Plan
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads.box_reads import Box as Loaded
@@ -258,10 +258,10 @@ class StrandHome:
         )
         return self._client.run(plan)
 
-    async def save(self, records: Sequence[Saving]) -> dict[int, NotSaved]:
-        """Save entries. Return the entries that Redis refused, by their places in ``records``."""
+    async def save(self, records: Sequence[Saving]) -> SaveAnswer:
+        """Save entries. Return the refusals, and the entries of waits that are over, by their places in ``records``."""
         found = self._client.run(save(self._context.queue, self._context.worker, records))
-        if any(each.why in ("stale", "gone") for each in found.values()):
+        if any(each.why in ("stale", "gone") for each in refusals(found).values()):
             self._handler.worker.simulation.refused["save"] += 1
         return found
 

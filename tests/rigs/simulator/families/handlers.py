@@ -10,7 +10,7 @@ from rq_core import errors
 from rq_core.app.durable.handles import DurableSync
 from rq_core.app.durable.items import Items
 from rq_core.model.outcome import Succeeded
-from rq_core.protocol.calls.boxes import NotSaved, Saving
+from rq_core.protocol.calls.boxes import SaveAnswer, Saving
 from rq_core.signals import ChildrenFailed
 from tests.rigs.simulator import durable
 from tests.rigs.simulator.families import calls
@@ -97,7 +97,7 @@ class FamilyHandler(durable.Handler):
 class FamilyHome(durable.StrandHome):
     """The part of a worker that the steps of a parent need."""
 
-    async def save(self, records: Sequence[Saving]) -> dict[int, NotSaved]:
+    async def save(self, records: Sequence[Saving]) -> SaveAnswer:
         """Save entries. While the log has no room for them, they are sent again, as by a worker."""
         while True:
             try:
