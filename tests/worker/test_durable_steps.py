@@ -154,6 +154,29 @@ async def test_a_run_reads_the_box_once_if_its_waits_are_over(
     assert ["read from 1", "first", "second", "end"] == did
 
 
+async def test_a_run_reads_the_box_again_for_a_wait_whose_value_is_large(
+    own: App, client: Client, did: list[Any]
+) -> None:
+    @own.task(queue=QUEUE, retry=RetryPolicy(max_attempts=1))
+    async def asks_twice() -> None:
+        job = durable()
+        did.append(await job.wait("approval", str))
+        did.append(await job.wait("approval", str))
+
+    values = ["small", "x" * 5_000]
+    handle = asks_twice.enqueue()
+    for value in values:
+        await own.signal_async(handle, "approval", value)
+    async with working(own, queues=(QUEUE,), grace=5.0):
+        await wait_until_async(
+            lambda: {"succeeded", "failed", "died"} & {*event_types(client, handle.id)},
+            "its handler has ended",
+            timeout=20,
+        )
+
+    assert values == did
+
+
 async def test_the_log_has_the_values_of_steps_that_are_saved_again(
     own: App, client: Client
 ) -> None:
