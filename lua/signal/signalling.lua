@@ -12,6 +12,7 @@ Uses: call(now now_text) parts(run_parts) meta(facts set_fact) emit(emit) state(
 ]]
 
 local MAIL_MAX, BYTES_MAX = 10000, 16777216
+local OF_CHILD = '^rq_core%.child%.'   -- the beginning of the name of a signal that a child has ended
 
 local met        -- id → what this call knows of a job: its record, its box, whether the line changes; false: no such job
 local order      -- the jobs whose boxes change, in order
@@ -109,7 +110,7 @@ end
 local function send(i, line)
   local id, name, key, life, digest, value = each(i)
   local found = meet(id, line, life)
-  if not found then
+  if not found or name:find(OF_CHILD) and (found.is_new or found.job.life ~= life) then
     return 'gone', '-'
   end
   if name == '' then

@@ -339,8 +339,7 @@ class _Inline:
             client.run(spend)
         for call, _ in calls_of(_WORKER, settlements):
             outcomes |= client.run(call)
-        parents = client.run(client.calls.families.true_parents(parents_of(settlements, outcomes)))
-        for told in calls_for(parents, _WORKER):
+        for told in calls_for(parents_of(settlements, outcomes), _WORKER):
             client.run(told)
         for queue, ids in orphans_of(settlements, outcomes).items():
             client.run(client.calls.families.cancel(queue, ids, by=_WORKER, why=WHY))

@@ -42,7 +42,7 @@ def parent_of_claim(claim: Claim) -> Parent | None:
         return None
     try:
         headers = read_spec(claim.spec).headers_json
-        return parent_of(read_headers(headers)) if headers else None
+        return parent_of(read_headers(headers), claim.id) if headers else None
     except ValueError:
         return None
 
@@ -50,7 +50,8 @@ def parent_of_claim(claim: Claim) -> Parent | None:
 def parents_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> list[Parent]:
     """Return the parents whose children these settlements have ended.
 
-    The parents are read from the headers of the jobs. ``outcomes``: job id → the script's answer, except for successes.
+    The parents are read from the headers of the jobs; a header that another producer wrote names none. ``outcomes``:
+    job id → the script's answer, except for successes.
     """
     found: list[Parent] = []
     for each in settled:
@@ -60,7 +61,7 @@ def parents_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> li
         )
         parent = parent_of_claim(each.claim) if is_over else None
         if parent is not None:
-            found.append(parent._replace(child=each.claim.id))
+            found.append(parent)
     return found
 
 
@@ -84,7 +85,8 @@ def calls_for(parents: Iterable[Parent], by: str) -> list[Call[Any]]:
     """Return the calls that send signals to these parents. Their children must have ended in one call."""
     by_queue: dict[str, list[Sending]] = {}
     for parent in last_of_maps(parents):
-        by_queue.setdefault(parent.queue, []).append(Sending(parent.id, parent.wait, "", _VALUE))
+        record = Sending(parent.id, parent.wait, "", _VALUE, parent.life)
+        by_queue.setdefault(parent.queue, []).append(record)
     return [
         send_signals(queue, records[first : first + BATCH_MAX], by=by)
         for queue, records in by_queue.items()
@@ -153,8 +155,7 @@ class ChildEnds:
 
     async def _tell(self, parents: Sequence[Parent]) -> None:
         try:
-            true = await self._client.run(self._client.calls.families.true_parents(parents))
-            results = await self._client.carry_out(calls_for(true, self._worker)) if true else []
+            results = await self._client.carry_out(calls_for(parents, self._worker))
         except RqCoreError as error:
             results = [error]
         for result in results:

@@ -18,9 +18,11 @@ from rq_core.model.durable.boxes import StepEntry
 from rq_core.model.durable.children import (
     CHILDREN_MAX,
     PARENT_HEADER,
+    child_id,
     child_wait,
     children_in,
     parent_header,
+    read_child_wait,
     read_queues,
 )
 from rq_core.web.acting.actions import ACTIONS, By, carried_out
@@ -272,24 +274,32 @@ def test_a_forged_header_sends_no_signal_to_a_foreign_job(
 
     parent, other = order.enqueue(), plain.enqueue()
     fake.drain("orders")
-    forged = [
-        parent_header("orders", parent.id, child_wait(1, 1)),
-        parent_header("orders", parent.id, child_wait(1, 77)),
-        parent_header("orders", parent.id, child_wait(9, 1)),
-        parent_header("plain", other.id, child_wait(1, 1)),
-        parent_header("no-queue", "no-job", child_wait(1, 1)),
+    lives = app.client.run(app.client.calls.reads.lives("orders", [parent.id]))
+    life, forged = lives[parent.id], "f0f0f0f0f0f0f0f0"
+    headers = [
+        parent_header("orders", parent.id, child_wait(1, 1), life, "pages"),
+        parent_header("orders", parent.id, child_wait(1, 77), life, "pages"),
+        parent_header("plain", other.id, child_wait(1, 1), life, "pages"),
+        parent_header("no-queue", "no-job", child_wait(1, 1), life, "pages"),
     ]
-    for header in forged:
-        headers = {PARENT_HEADER: header}
-        render.with_options(queue="foreign", headers=headers, keep_result=60).enqueue(7)
-    fake.drain("foreign")
+    for n, header in enumerate(headers):
+        # The first producer's jobs have ids of their own. Those of the second one have the ids of children of a box
+        # that no job has.
+        second = header.replace(life, forged)
+        place = read_child_wait(header.split(" ")[0])
+        assert place is not None
+        ids = {f"own-{n}": header, child_id(forged, "pages", place[1]): second}
+        for job_id, said in ids.items():
+            options = {"queue": f"foreign-{n}", "headers": {PARENT_HEADER: said}, "id": job_id}
+            render.with_options(**options, keep_result=60).enqueue(7)
+        fake.drain(f"foreign-{n}")
 
     found = app.client.run(app.client.calls.reads.steps(parent.id, ["orders"]))
     assert found is not None
     assert {} == found.signals
     assert [] == fake.drain("orders")
     assert {} == app.client.run(app.client.calls.reads.lives("plain", [other.id]))
-    assert [7] * len(forged) == did
+    assert [7] * 2 * len(headers) == did
 
     fake.drain("pages")
     assert ["succeeded"] == [ran.outcome for ran in fake.drain("orders")]

@@ -190,7 +190,7 @@ class Family:
         ((call, group),) = calls_of(WORKER, [settlement])
         outcomes: dict[str, str] = self.run(call)
         families = self.client.calls.families
-        for told in calls_for(self.run(families.true_parents(parents_of(group, outcomes))), WORKER):
+        for told in calls_for(parents_of(group, outcomes), WORKER):
             self.run(told)
         for queue, ids in orphans_of(group, outcomes).items():
             self.run(families.cancel(queue, ids))

@@ -186,9 +186,7 @@ class JobSteps(Steps):
         number = self._numbers[launch_name(launch)]
         jobs = [
             child_of(
-                child,
-                self._child_id(launch, index),
-                parent_header(self._context.queue, self._context.id, child_wait(number, index)),
+                child, self._child_id(launch, index), self._parent_header(launch, number, index)
             )
             for index, child in enumerate(children)
         ]
@@ -253,6 +251,12 @@ class JobSteps(Steps):
     def _child_id(self, launch: str, index: int) -> str:
         assert self._life is not None
         return child_id(self._life, launch, index)
+
+    def _parent_header(self, launch: str, number: int, index: int) -> str:
+        """Return the header of a child. ``number`` is the number of the entry that enqueues the child."""
+        assert self._life is not None
+        wait, context = child_wait(number, index), self._context
+        return parent_header(context.queue, context.id, wait, self._life, launch)
 
     def _places(self, launch: str, entry: StepEntry, count: int) -> list[Place]:
         """Return the children's queues and ids, by ``entry``. An earlier run saved this entry after it had enqueued the

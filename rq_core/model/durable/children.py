@@ -40,6 +40,8 @@ class Parent(NamedTuple):
     """The name of the parent's wait for this child."""
     child: str = ""
     """Id of the child."""
+    life: str = ""
+    """The name of the parent's box. A signal to a job with another box is refused."""
 
 
 class Child(NamedTuple):
@@ -147,14 +149,25 @@ def join_name(launch: str) -> str:
     return f"{launch}=join"
 
 
-def parent_header(queue: str, job_id: str, wait: str) -> str:
-    """Return the value of the header that names a child's parent."""
-    return f"{wait} {queue} {job_id}"
+def parent_header(queue: str, job_id: str, wait: str, life: str, launch: str) -> str:
+    """Return the value of the header that names a child's parent.
+
+    ``life`` is the name of the parent's box, and ``launch`` the name of the ``map`` or ``run`` that enqueues the child.
+    """
+    return f"{wait} {queue} {job_id} {life} {launch}"
 
 
-def parent_of(headers: Mapping[str, str]) -> Parent | None:
-    """Return the parent that waits for a job with these headers; None if no parent waits for the job."""
+def parent_of(headers: Mapping[str, str], child: str) -> Parent | None:
+    """Return the parent that waits for the job ``child`` with these headers; None if no parent waits for the job.
+
+    Any producer can write this header. So the id of the job must be the one that a child of this map has. Redis
+    compares the box when it gets the signal.
+    """
     parts = headers.get(PARENT_HEADER, "").split(" ")
-    if len(parts) != 3 or not parts[0].startswith(CHILD_PREFIX) or not all(parts):
+    if len(parts) != 5 or not all(parts):
         return None
-    return Parent(parts[1], parts[2], parts[0])
+    wait, queue, job_id, life, launch = parts
+    place = read_child_wait(wait)
+    if place is None or child != child_id(life, launch, place[1]):
+        return None
+    return Parent(queue, job_id, wait, child, life)

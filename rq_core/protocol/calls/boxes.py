@@ -86,6 +86,9 @@ class Sending(NamedTuple):
     """The text by which Redis recognizes a signal that is sent again; empty: each call sends another signal."""
     value: str
     """The value that the signal brings, as JSON."""
+    life: str = ""
+    """The name of the box of a parent whose child has ended. A job with another box gets no signal. Empty: the job may
+    have any box, or none."""
 
 
 class Sent(NamedTuple):
@@ -104,7 +107,9 @@ def send_signals(
 ) -> Call[list[Sent]]:
     """Return the call that sends signals. Its answer has the outcome of each signal, in order. The log stores a
     signal's value only if the value has at most ``value_max`` bytes."""
-    each = [(r.id, r.name, r.key, new_life(), digest_of(r.value), r.value) for r in records]
+    each = [
+        (r.id, r.name, r.key, r.life or new_life(), digest_of(r.value), r.value) for r in records
+    ]
     args = {"by": by, "why": why, "value_max": value_max}
     return Call("signal", queue, args, _parse_sent, each, tuple(r.id for r in records))
 

@@ -10,14 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from rq_core.model.durable.boxes import MAP_PREFIX
-from rq_core.model.durable.children import (
-    Child,
-    Parent,
-    child_id,
-    children_in,
-    read_child_wait,
-)
+from rq_core.model.durable.children import Child, children_in
 from rq_core.model.table.machine import State
 from rq_core.protocol.calls.admin import Admin
 from rq_core.protocol.engine.plan import Plan
@@ -121,31 +114,6 @@ class Families:
         for each, chosen in _by_queue(families.values()):
             yield from self.requeue(each, chosen, by=by, why=why)
         return (yield from verb(ids))
-
-    def true_parents(self, said: Sequence[Parent]) -> Plan[list[Parent]]:
-        """Return the parents in ``said`` that have really enqueued the child for which they wait.
-
-        Any producer can write a header that names a parent. But no producer can choose the id of a child.
-        """
-        found: list[Parent] = []
-        by_queue: dict[str, list[Parent]] = {}
-        for each in said:
-            by_queue.setdefault(each.queue, []).append(each)
-        for queue, parents in by_queue.items():
-            lives = yield from self._reads.lives(queue, list({each.id: None for each in parents}))
-            places = {each: read_child_wait(each.wait) for each in parents if each.id in lives}
-            asked = {(lives[each.id], place[0]) for each, place in places.items() if place}
-            names = yield from self._reads.names(queue, sorted(asked))
-            for each, place in places.items():
-                name = place and names.get((lives[each.id], place[0]))
-                launch = (name or "").removeprefix(MAP_PREFIX)
-                if (
-                    place
-                    and launch != name
-                    and each.child == child_id(lives[each.id], launch, place[1])
-                ):
-                    found.append(each)
-        return found
 
     def _needed(self, queue: str, lives: Mapping[str, str]) -> Plan[Mapping[str, list[Child]]]:
         """Return, by the parent's id, the children whose ends the parent still needs. ``lives``: parent's id → name of

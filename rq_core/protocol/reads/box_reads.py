@@ -16,7 +16,6 @@ from rq_core.model.durable.boxes import (
     BoxHeader,
     Signal,
     StepEntry,
-    entry_in,
     header_in,
     read_entry,
     read_header,
@@ -161,19 +160,6 @@ class BoxReads(QueueReader):
             (lines,) = yield from self._delivery.ask([["HMGET", state, *chunk]], queue)
             found |= {i: line or "" for i, line in zip(chunk, lines, strict=True)}
         return found
-
-    def names(
-        self, queue: str, places: Sequence[tuple[str, int]]
-    ) -> Plan[dict[tuple[str, int], str]]:
-        """Return the names of box entries. Each entry is given as (life of its box, number). An entry that is missing
-        or cannot be read is left out."""
-        if not places:
-            return {}
-        fields = [f"{life}|{number}" for life, number in places]
-        asked = [["HMGET", self._keys(queue)("boxes"), *fields]]
-        (texts,) = yield from self._delivery.ask(asked, queue)
-        entries = zip(places, map(entry_in, texts), strict=True)
-        return {place: entry.name for place, entry in entries if entry is not None}
 
     def saved_steps(
         self, queue: str, life: str | None, last: int = ENTRIES_MAX

@@ -210,9 +210,9 @@ def calls(engine: Engine, _jobs: int, rounds: int) -> Iterator[Line]:
         for number in range(rounds + 1):
             if number == 1:
                 spent.clear()  # The first round loads the scripts.
-            header = parent_header(JOINS, parent.id, child_wait(1, number))
+            header = parent_header(JOINS, parent.id, child_wait(1, number), LIFE, str(number))
             jobs = [
-                child_of(stage.part.call(n), child_id("life", str(number), n), header)
+                child_of(stage.part.call(n), child_id(LIFE, str(number), n), header)
                 for n in range(BATCH_MAX)
             ]
             timed(f"enqueue of {BATCH_MAX}", client.calls.enqueue.many(jobs))
