@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rq_core.errors import RqCoreError
@@ -83,8 +83,12 @@ def last_of_maps(parents: Iterable[Parent]) -> list[Parent]:
 
 def calls_for(parents: Iterable[Parent], by: str) -> list[Call[Any]]:
     """Return the calls that send signals to these parents. Their children must have ended in one call."""
+    return _signals(last_of_maps(parents), by)
+
+
+def _signals(parents: Iterable[Parent], by: str) -> list[Call[Any]]:
     by_queue: dict[str, list[Sending]] = {}
-    for parent in last_of_maps(parents):
+    for parent in parents:
         record = Sending(parent.id, parent.wait, "", _VALUE, parent.life)
         by_queue.setdefault(parent.queue, []).append(record)
     return [
@@ -116,10 +120,41 @@ class ChildEnds:
         self._worker = worker
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def note(self, settled: Sequence[Settlement], outcomes: Mapping[str, str]) -> None:
+    def signals_behind(
+        self, calls: Iterable[Sequence[Settlement]]
+    ) -> tuple[list[Call[Any]], frozenset[str]]:
+        """Return the calls that send signals to the parents of these successes, and the ids of the successes.
+
+        The calls must reach Redis behind the calls that settle the successes. ``calls`` are the settlements of each of
+        those calls. If Redis refuses a success, its signal wakes a parent that then waits again.
+        """
+        if self._client.one_slot:
+            # The parent may be on another shard, which may carry out the signal first.
+            return [], frozenset()
+        parents: list[Parent] = []
+        told: list[str] = []
+        for settled in calls:
+            ended = [
+                each
+                for each in settled
+                if each.verdict == "complete" and each.claim.spec[:_KEPT_LENGTH] == _KEPT
+            ]
+            if ended:
+                found = parents_of(ended, {})
+                told += [parent.child for parent in found]
+                parents += last_of_maps(found)
+        return _signals(parents, self._worker), frozenset(told)
+
+    def note(
+        self,
+        settled: Sequence[Settlement],
+        outcomes: Mapping[str, str],
+        told: Collection[str] = (),
+    ) -> None:
         """Start tasks for the jobs that these settlements ended. Does not block.
 
-        One task sends signals to the parents of these jobs. Another cancels the children of cancelled jobs.
+        One task sends signals to the parents of these jobs, except of the jobs in ``told``, whose parents have got
+        signals. Another cancels the children of cancelled jobs.
         """
         # No call is made for a job that is no child and no parent: every job of every worker comes here.
         for each in settled:
@@ -127,7 +162,8 @@ class ChildEnds:
                 break
         else:
             return
-        parents, orphans = parents_of(settled, outcomes), orphans_of(settled, outcomes)
+        parents = parents_of([s for s in settled if s.claim.id not in told], outcomes)
+        orphans = orphans_of(settled, outcomes)
         if parents:
             self._start(self._tell(parents))
         if orphans:

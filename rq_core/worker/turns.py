@@ -7,7 +7,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -164,6 +164,11 @@ class Turns:
         asking = [self._ask(*each, successes.get(each[0].name, ())) for each in claims]
         calls: list[Call[Any]] = [call for call, _ in settling]
         calls += [each.call for each in asking]
+        signals: list[Call[Any]] = []
+        told: Collection[str] = ()
+        if finished:
+            groups = [*(reported for _, reported in settling), *successes.values()]
+            signals, told = self.child_ends.signals_behind(groups)
         trouble = False
         try:
             try:
@@ -171,20 +176,27 @@ class Turns:
                     await self._handlers.shows.before(each.claim for each in finished)
                 if finished and (spends := spends_of(self._lifetime.worker, finished)):
                     await self._spend(spends)
-                results = await self._exchange(group, calls, asking)
+                again = self._client.calls.delivery.rounds_again
+                results = await self._exchange(group, [*calls, *signals], asking)
             except BaseException:
                 group.finished = _to_send_again(finished) + group.finished
                 for each in asking:
                     self._capacity.shares.refund(each.queue.name, each.limit)
                     group.watcher.look_again(each.queue)
                 raise
+            results, sent = results[: len(calls)], results[len(calls) :]
+            if self._client.calls.delivery.rounds_again != again or any(
+                isinstance(each, RqCoreError) for each in sent
+            ):
+                # A settlement that was sent again may have come after its signal.
+                told = ()
             for (_, reported), result in zip(settling, results, strict=False):
-                trouble = self._settled(reported, result) or trouble
+                trouble = self._settled(reported, result, told) or trouble
             answers = [*zip(asking, results[len(settling) :], strict=True)]
             for each, result in answers:
                 if each.successes:
                     refused = result if isinstance(result, RqCoreError) else result.refused
-                    trouble = self._settled(each.successes, refused) or trouble
+                    trouble = self._settled(each.successes, refused, told) or trouble
             for each, result in answers:
                 trouble = await self._answered(each, result) or trouble
         finally:
@@ -274,10 +286,13 @@ class Turns:
         return replace(claimed, jobs=kept), sent
 
     def _settled(
-        self, group: Sequence[Settlement], result: Mapping[str, str] | RqCoreError
+        self,
+        group: Sequence[Settlement],
+        result: Mapping[str, str] | RqCoreError,
+        told: Collection[str] = (),
     ) -> bool:
         """Process the answer to settlements. Return True if Redis did not carry them out and they will be sent
-        again."""
+        again. ``told``: ids of children whose parents have got signals."""
         if isinstance(result, RqCoreError):
             many = counted(len(group), "job")
             log.error("%s could not be reported, trying again: %s", many, result)
@@ -287,7 +302,7 @@ class Turns:
         # The leases were extended until now: a settlement may take as long as an outage.
         self._handlers.reported(group)
         self._flow.ended(group, result)
-        self.child_ends.note(group, result)
+        self.child_ends.note(group, result, told)
         if not result and group[0].verdict == "complete":
             self._stats.completed += len(group)
             return False

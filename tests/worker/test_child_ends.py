@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 import pytest
 
 from rq_core.model.durable.children import (
@@ -12,7 +15,7 @@ from rq_core.model.durable.children import (
     parent_header,
 )
 from rq_core.model.job import Claim
-from rq_core.worker.child_ends import last_of_maps, parents_of
+from rq_core.worker.child_ends import ChildEnds, last_of_maps, parents_of
 from rq_core.worker.settlement import Settlement
 
 
@@ -80,3 +83,46 @@ def test_only_the_end_of_a_child_causes_a_signal_to_the_parent(
 )
 def test_a_header_that_names_no_parent_is_ignored(header: str) -> None:
     assert [] == parents_of([settled(child(3), header)], {})
+
+
+class Client:
+    """The part of a client that signals behind settlements need."""
+
+    def __init__(self, *, one_slot: bool) -> None:
+        self.one_slot = one_slot
+
+
+def test_signals_behind_settlements_name_the_last_child_of_each_call() -> None:
+    first = [settled(child(n), waiting(n)) for n in (3, 5)]
+    second = [settled(child(4), waiting(4)), settled("plain", None)]
+    failed = [settled(child(9), waiting(9), "final")]
+
+    calls, told = ChildEnds(Client(one_slot=False), "w-1").signals_behind([first, second, failed])
+
+    (call,) = calls
+    assert ("signal", "home", ("p", "p")) == (call.script, call.queue, call.ids)
+    assert [child_wait(1, 5), child_wait(1, 4)] == [record[1] for record in call.each]
+    assert {child(3), child(4), child(5)} == told
+
+
+def test_no_signal_is_behind_its_settlement_in_a_cluster() -> None:
+    ends = ChildEnds(Client(one_slot=True), "w-1")
+
+    assert ([], frozenset()) == ends.signals_behind([[settled(child(3), waiting(3))]])
+
+
+def test_parents_that_got_signals_behind_settlements_get_no_others() -> None:
+    started: list[Any] = []
+
+    class Noting(ChildEnds):
+        def _start(self, work: Coroutine[Any, Any, None]) -> None:
+            started.append(work)
+            work.close()
+
+    ends = Noting(Client(one_slot=False), "w-1")
+    group = [settled(child(3), waiting(3))]
+
+    ends.note(group, {}, {child(3)})
+    assert [] == started
+    ends.note(group, {})
+    assert 1 == len(started)

@@ -102,6 +102,9 @@ class Delivery:
         further keys. If a call lacks the keys of a fact, the script answers ``with`` and the facts, and this client
         adds them here."""
         self._floors: dict[str, int] = {}
+        self.rounds_again = 0
+        """Number of times that this client has sent calls again. Calls that are sent again may be carried out after
+        calls that were sent behind them."""
         self._unlisted: set[str] = set()
         """Queues that this client created, and that are not on the list of queues yet."""
         self._begin_process(name)
@@ -261,7 +264,7 @@ class Delivery:
                 again.append(i)
             if not again:
                 return results
-            waiting, rounds = again, rounds + 1
+            waiting, rounds, self.rounds_again = again, rounds + 1, self.rounds_again + 1
             if refused:
                 self._use_functions(False)
             elif forgotten:
