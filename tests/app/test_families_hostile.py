@@ -25,9 +25,11 @@ from rq_core.model.durable.children import (
     read_child_wait,
     read_queues,
 )
+from rq_core.model.keys import queue_keys
 from rq_core.web.acting.actions import ACTIONS, By, carried_out
 
 ONCE = RetryPolicy(max_attempts=1)
+NO_QUEUE_META = queue_keys("no-queue")("meta")
 TWICE = RetryPolicy(max_attempts=2, base=1.0, jitter=False)
 
 
@@ -290,8 +292,9 @@ def test_a_forged_header_sends_no_signal_to_a_foreign_job(
         assert place is not None
         ids = {f"own-{n}": header, child_id(forged, "pages", place[1]): second}
         for job_id, said in ids.items():
-            options = {"queue": f"foreign-{n}", "headers": {PARENT_HEADER: said}, "id": job_id}
-            render.with_options(**options, keep_result=60).enqueue(7)
+            render.with_options(
+                queue=f"foreign-{n}", headers={PARENT_HEADER: said}, id=job_id, keep_result=60
+            ).enqueue(7)
         fake.drain(f"foreign-{n}")
 
     found = app.client.run(app.client.calls.reads.steps(parent.id, ["orders"]))
@@ -299,6 +302,7 @@ def test_a_forged_header_sends_no_signal_to_a_foreign_job(
     assert {} == found.signals
     assert [] == fake.drain("orders")
     assert {} == app.client.run(app.client.calls.reads.lives("plain", [other.id]))
+    assert not app.client.run(app.client.calls.delivery.ask([["EXISTS", NO_QUEUE_META]]))[0]
     assert [7] * 2 * len(headers) == did
 
     fake.drain("pages")

@@ -79,6 +79,11 @@ def test_only_the_end_of_a_child_causes_a_signal_to_the_parent(
         "rq_core.child.x home p",
         f"rq_core.child.x home p {LIFE} parts",
         waiting(4),
+        waiting(3).replace("home", "ho\u00fcme"),
+        waiting(3).replace(" p ", " \\ud800 "),
+        waiting(3).replace("1.3", "1.3#2"),
+        waiting(3).replace("1.3", "1.\u00b3"),
+        waiting(3).replace(LIFE, "L"),
     ],
 )
 def test_a_header_that_names_no_parent_is_ignored(header: str) -> None:

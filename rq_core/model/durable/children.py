@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from rq_core.model.durable.boxes import MAP_PREFIX, OWN_PREFIX, StepEntry
+from rq_core.model.durable.boxes import LIFE_PATTERN, MAP_PREFIX, OWN_PREFIX, StepEntry
 from rq_core.model.keys import is_name
 
 PARENT_HEADER: Final = "rq-core-parent"
@@ -168,6 +169,9 @@ def parent_of(headers: Mapping[str, str], child: str) -> Parent | None:
         return None
     wait, queue, job_id, life, launch = parts
     place = read_child_wait(wait)
-    if place is None or child != child_id(life, launch, place[1]):
+    # The signal travels with other calls of the worker, so no text of a producer may make it invalid.
+    if place is None or wait != child_wait(*place) or not is_name(queue) or not is_name(job_id):
+        return None
+    if not re.fullmatch(LIFE_PATTERN, life) or child != child_id(life, launch, place[1]):
         return None
     return Parent(queue, job_id, wait, child, life)

@@ -111,7 +111,10 @@ def send_signals(
         (r.id, r.name, r.key, r.life or new_life(), digest_of(r.value), r.value) for r in records
     ]
     args = {"by": by, "why": why, "value_max": value_max}
-    return Call("signal", queue, args, _parse_sent, each, tuple(r.id for r in records))
+    # A child that ends late, or a header that another producer wrote, must not create a queue.
+    absent: list[Sent] | None = [] if all(r.life for r in records) else None
+    ids = tuple(r.id for r in records)
+    return Call("signal", queue, args, _parse_sent, each, ids, absent=absent)
 
 
 def look_again(queue: str, ids: Sequence[str], *, by: str, why: str = "") -> Call[list[Sent]]:

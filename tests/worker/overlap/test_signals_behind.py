@@ -11,6 +11,7 @@ from rq_core.app.durable.children import LOOK_MIN_S
 from rq_core.connections.transport import AsyncPoolTransport
 from rq_core.protocol.engine.plan import Lost
 from rq_core.worker import Worker, WorkerOptions
+from tests.kit.wait import wait_until_async
 from tests.kit.working import at_work
 
 ONCE = RetryPolicy(max_attempts=1)
@@ -50,6 +51,7 @@ async def run_family(app: App, transport: Diary, losing: int) -> list[list[str]]
 
     @app.task(queue="parts", retry=ONCE)
     async def part(n: int) -> int:
+        await wait_until_async(lambda: worker.stats.parked == n, "the parent is parked")
         if n == 2:
             # The first child's calls have loaded the functions.
             transport.exchanges.clear()
