@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rq_core.errors import RqCoreError
 from rq_core.model.durable.children import (
@@ -111,6 +111,17 @@ def orphans_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> di
     return found
 
 
+class SignalsBehind(NamedTuple):
+    """Signals to the parents of ended children, sent behind the calls that end the children."""
+
+    calls: Sequence[Call[Any]]
+    children: Collection[str]
+    """Ids of the children."""
+
+
+NO_SIGNALS: Final = SignalsBehind((), ())
+
+
 class ChildEnds:
     """Sends signals to the parents of ended children, and cancels the children of cancelled parents, beside the
     worker's turns."""
@@ -120,19 +131,17 @@ class ChildEnds:
         self._worker = worker
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def signals_behind(
-        self, calls: Iterable[Sequence[Settlement]]
-    ) -> tuple[list[Call[Any]], frozenset[str]]:
-        """Return the calls that send signals to the parents of these successes, and the ids of the successes.
+    def signals_behind(self, calls: Iterable[Sequence[Settlement]]) -> SignalsBehind:
+        """Return the calls that send signals to the parents of successes.
 
         The calls must reach Redis behind the calls that settle the successes. ``calls`` are the settlements of each of
         those calls. If Redis refuses a success, its signal wakes a parent that then waits again.
         """
         if self._client.one_slot:
             # The parent may be on another shard, which may carry out the signal first.
-            return [], frozenset()
+            return NO_SIGNALS
         parents: list[Parent] = []
-        told: list[str] = []
+        children: list[str] = []
         for settled in calls:
             ended = [
                 each
@@ -141,19 +150,19 @@ class ChildEnds:
             ]
             if ended:
                 found = parents_of(ended, {})
-                told += [parent.child for parent in found]
+                children += [parent.child for parent in found]
                 parents += last_of_maps(found)
-        return _signals(parents, self._worker), frozenset(told)
+        return SignalsBehind(_signals(parents, self._worker), children) if parents else NO_SIGNALS
 
     def note(
         self,
         settled: Sequence[Settlement],
         outcomes: Mapping[str, str],
-        told: Collection[str] = (),
+        signalled: Collection[str] = (),
     ) -> None:
         """Start tasks for the jobs that these settlements ended. Does not block.
 
-        One task sends signals to the parents of these jobs, except of the jobs in ``told``, whose parents have got
+        One task sends signals to the parents of these jobs, except of the jobs in ``signalled``, whose parents have got
         signals. Another cancels the children of cancelled jobs.
         """
         # No call is made for a job that is no child and no parent: every job of every worker comes here.
@@ -162,7 +171,7 @@ class ChildEnds:
                 break
         else:
             return
-        parents = parents_of([s for s in settled if s.claim.id not in told], outcomes)
+        parents = parents_of([s for s in settled if s.claim.id not in signalled], outcomes)
         orphans = orphans_of(settled, outcomes)
         if parents:
             self._start(self._tell(parents))

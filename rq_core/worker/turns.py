@@ -18,7 +18,7 @@ from rq_core.model.table.reasons import Reason
 from rq_core.protocol.calls.claims import Claimed, extend
 from rq_core.protocol.engine.plan import Call
 from rq_core.worker.capacity import Capacity
-from rq_core.worker.child_ends import ChildEnds
+from rq_core.worker.child_ends import NO_SIGNALS, ChildEnds, SignalsBehind
 from rq_core.worker.claim_counters import FlowTable
 from rq_core.worker.held_jobs import FRESH_INTERVALS, OVERLAP_S_MAX, Handlers
 from rq_core.worker.lifetime import Lifetime
@@ -164,11 +164,8 @@ class Turns:
         asking = [self._ask(*each, successes.get(each[0].name, ())) for each in claims]
         calls: list[Call[Any]] = [call for call, _ in settling]
         calls += [each.call for each in asking]
-        signals: list[Call[Any]] = []
-        told: Collection[str] = ()
-        if finished:
-            groups = [*(reported for _, reported in settling), *successes.values()]
-            signals, told = self.child_ends.signals_behind(groups)
+        ended = [*(reported for _, reported in settling), *successes.values()]
+        signals = self.child_ends.signals_behind(ended) if ended else NO_SIGNALS
         trouble = False
         try:
             try:
@@ -176,27 +173,20 @@ class Turns:
                     await self._handlers.shows.before(each.claim for each in finished)
                 if finished and (spends := spends_of(self._lifetime.worker, finished)):
                     await self._spend(spends)
-                again = self._client.calls.delivery.rounds_again
-                results = await self._exchange(group, [*calls, *signals], asking)
+                results, signalled = await self._exchange(group, calls, asking, signals)
             except BaseException:
                 group.finished = _to_send_again(finished) + group.finished
                 for each in asking:
                     self._capacity.shares.refund(each.queue.name, each.limit)
                     group.watcher.look_again(each.queue)
                 raise
-            results, sent = results[: len(calls)], results[len(calls) :]
-            if self._client.calls.delivery.rounds_again != again or any(
-                isinstance(each, RqCoreError) for each in sent
-            ):
-                # A settlement that was sent again may have come after its signal.
-                told = ()
             for (_, reported), result in zip(settling, results, strict=False):
-                trouble = self._settled(reported, result, told) or trouble
+                trouble = self._settled(reported, result, signalled) or trouble
             answers = [*zip(asking, results[len(settling) :], strict=True)]
             for each, result in answers:
                 if each.successes:
                     refused = result if isinstance(result, RqCoreError) else result.refused
-                    trouble = self._settled(each.successes, refused, told) or trouble
+                    trouble = self._settled(each.successes, refused, signalled) or trouble
             for each, result in answers:
                 trouble = await self._answered(each, result) or trouble
         finally:
@@ -225,20 +215,35 @@ class Turns:
                 log.error("costs could not be reported, the estimates stand: %s", result)
 
     async def _exchange(
-        self, group: QueueGroup, calls: Sequence[Call[Any]], asked: Sequence[_Asked]
-    ) -> list[Any]:
-        """Send the calls of a turn, and return their answers. The turn counts as under way meanwhile."""
+        self,
+        group: QueueGroup,
+        calls: Sequence[Call[Any]],
+        asked: Sequence[_Asked],
+        signals: SignalsBehind,
+    ) -> tuple[list[Any], Collection[str]]:
+        """Send the calls of a turn, and ``signals`` behind them. Return the answers to the calls, and the ids of the
+        children whose parents have got signals.
+
+        The turn counts as under way meanwhile.
+        """
         self._stats.turns += 1
         group.turns += 1
         group.claiming += [each.call for each in asked]
-        began = time.monotonic()
+        began, delivery = time.monotonic(), self._client.calls.delivery
+        again = delivery.rounds_again
         try:
-            return await self._client.carry_out(calls)
+            results = await self._client.carry_out([*calls, *signals.calls])
         finally:
             self._flow.turned(time.monotonic() - began)
             group.turns -= 1
             for each in asked:
                 group.claiming.remove(each.call)
+        sent = results[len(calls) :]
+        # A settlement that was sent again may have come after its signal.
+        is_behind = delivery.rounds_again == again
+        if is_behind and not any(isinstance(each, RqCoreError) for each in sent):
+            return results[: len(calls)], signals.children
+        return results[: len(calls)], ()
 
     async def _answered(self, asked: _Asked, result: Claimed | RqCoreError) -> bool:
         """Start the jobs of a claim, if the code's limits were in force when Redis carried out the claim.
@@ -289,10 +294,10 @@ class Turns:
         self,
         group: Sequence[Settlement],
         result: Mapping[str, str] | RqCoreError,
-        told: Collection[str] = (),
+        signalled: Collection[str] = (),
     ) -> bool:
         """Process the answer to settlements. Return True if Redis did not carry them out and they will be sent
-        again. ``told``: ids of children whose parents have got signals."""
+        again. ``signalled``: ids of children whose parents have got signals."""
         if isinstance(result, RqCoreError):
             many = counted(len(group), "job")
             log.error("%s could not be reported, trying again: %s", many, result)
@@ -302,7 +307,7 @@ class Turns:
         # The leases were extended until now: a settlement may take as long as an outage.
         self._handlers.reported(group)
         self._flow.ended(group, result)
-        self.child_ends.note(group, result, told)
+        self.child_ends.note(group, result, signalled)
         if not result and group[0].verdict == "complete":
             self._stats.completed += len(group)
             return False

@@ -15,7 +15,7 @@ from rq_core.model.durable.children import (
     parent_header,
 )
 from rq_core.model.job import Claim
-from rq_core.worker.child_ends import ChildEnds, last_of_maps, parents_of
+from rq_core.worker.child_ends import NO_SIGNALS, ChildEnds, last_of_maps, parents_of
 from rq_core.worker.settlement import Settlement
 
 
@@ -107,13 +107,13 @@ def test_signals_behind_settlements_name_the_last_child_of_each_call() -> None:
     (call,) = calls
     assert ("signal", "home", ("p", "p")) == (call.script, call.queue, call.ids)
     assert [child_wait(1, 5), child_wait(1, 4)] == [record[1] for record in call.each]
-    assert {child(3), child(4), child(5)} == told
+    assert {child(3), child(4), child(5)} == set(told)
 
 
 def test_no_signal_is_behind_its_settlement_in_a_cluster() -> None:
     ends = ChildEnds(Client(one_slot=True), "w-1")
 
-    assert ([], frozenset()) == ends.signals_behind([[settled(child(3), waiting(3))]])
+    assert NO_SIGNALS == ends.signals_behind([[settled(child(3), waiting(3))]])
 
 
 def test_parents_that_got_signals_behind_settlements_get_no_others() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -88,12 +88,17 @@ class StrandChildEnds(ChildEnds):
 
         worker.add_strand("ends", body, work.close)
 
-    def note(self, settled: Sequence[Settlement], outcomes: Mapping[str, str]) -> None:
+    def note(
+        self,
+        settled: Sequence[Settlement],
+        outcomes: Mapping[str, str],
+        signalled: Collection[str] = (),
+    ) -> None:
         """Start the tasks for these settlements, and note which of their jobs were cancelled."""
         self._heads = [
             each.claim.id for each in settled if outcomes.get(each.claim.id) == "cancelled"
         ]
-        super().note(settled, outcomes)
+        super().note(settled, outcomes, signalled)
 
     def _cancel(self, orphans: Mapping[str, Sequence[str]]) -> Coroutine[Any, Any, None]:
         return self._cancel_of(self._heads, orphans)
