@@ -187,7 +187,8 @@ def _medians(rounds: Sequence[Sequence[float]]) -> str:
     tails = [percentile(each, 0.9) for each in rounds]
     return (
         f"p50 {min(medians):.2f} ms in the best of {len(rounds)} rounds,"
-        f" {statistics.median(medians):.2f} ms in the middle one (p90 {min(tails):.2f} and {statistics.median(tails):.2f} ms)"
+        f" {statistics.median(medians):.2f} ms in the middle one"
+        f" (p90 {min(tails):.2f} and {statistics.median(tails):.2f} ms)"
     )
 
 
