@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from rq_core.model.durable.boxes import StepEntry, entry_text, signal_text
+from rq_core.model.durable.boxes import StepEntry, entry_text, signal_of, signal_text
 from rq_core.model.events import Entry
 from rq_core.model.table.machine import Event
 from rq_core.model.unique_names import digest_of
@@ -45,6 +45,11 @@ class LoggedSignal(NamedTuple):
         if value is None or digest_of(value) != facts["digest"]:
             return None
         return signal_text(facts["name"], self.at_ms, facts["digest"], facts.get("key"), value)
+
+    def is_for(self, entry: str, digest: str) -> bool:
+        """Return whether a wait, the box entry named ``entry``, may have taken this signal, whose value has this
+        digest."""
+        return self.facts["name"] == signal_of(entry) and self.facts["digest"] == digest
 
     def text_of_lost(self) -> str:
         """Return the text of a signal whose value is lost. The signal keeps its number, as if a wait had taken it.
@@ -99,7 +104,7 @@ class LoggedBox:
         number, value = facts["entry"], facts.get("value")
         if message is not None:
             signal = self.signals.get(message)
-            if signal is None or signal.facts["digest"] == facts["digest"]:
+            if signal is None or signal.is_for(facts["name"], facts["digest"]):
                 self.taken.add(message)
                 value = value or (signal and signal.facts.get("value"))
             # Otherwise Redis forgot the signal and the take, and gave the number to another signal.

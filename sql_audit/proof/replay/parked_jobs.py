@@ -131,7 +131,10 @@ def end_wait(row: EventRow, facts: Facts, record: Record, *, is_again: bool) -> 
     if is_again:
         return
     if message is not None:
-        is_another = mail.digests.get(message, facts.get("digest")) != facts.get("digest")
+        is_another = message in mail.digests and (
+            mail.digests[message] != facts.get("digest")
+            or message not in mail.names.get(signal_of(name), ())
+        )
         is_forgotten = message > mail.sent or message in mail.skipped
         if (is_forgotten or is_another) and _is_older(facts.get("fence"), row[1]):
             # Redis forgot the signal and the take. The worker, whose claim is older than the epoch, put the take back.

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from rq_core.connections.client import Client
 from rq_core.doctor.repair import diagnose, repair
 from rq_core.model.result_encoding import pack_result
@@ -97,8 +99,9 @@ def test_a_signal_behind_one_that_a_failover_took_is_kept_by_the_doctor(
         assert [] == found
 
 
+@pytest.mark.parametrize("value", ["false", '"one"'])
 def test_a_wait_that_was_put_back_beside_another_signal_is_restored_as_taken(
-    start_redis: Start, database: Database
+    start_redis: Start, database: Database, value: str
 ) -> None:
     """Another signal has the number of the forgotten one when the worker saves the wait again. Then Redis loses all."""
     with running(start_redis, database) as (client, server, fence):
@@ -106,7 +109,7 @@ def test_a_wait_that_was_put_back_beside_another_signal_is_restored_as_taken(
         assert not wait(client, fence, 2, "approval")
         drain(client, database)
         fail_over(client, server)
-        assert Sent("sent", 1) == signal(client, "refusal", "false", "k")
+        assert Sent("sent", 1) == signal(client, "refusal", value, "k")
         take_again(client, fence, 2, "approval", 1)
         drain(client, database)
         before = boxes(client)
@@ -120,6 +123,6 @@ def test_a_wait_that_was_put_back_beside_another_signal_is_restored_as_taken(
         assert not wait(client, held["order"], 3, "refusal")
         box = client.run(client.calls.reads.box(QUEUE, "order", held["order"], "w-1"))
         assert box is not None
-        assert ["7", '"one"', "false"] == [entry.value for entry in box.entries]
+        assert ["7", '"one"', value] == [entry.value for entry in box.entries]
         complete(client, held)
         assert_agree(client, database, LogVerdict.HOLDS)
