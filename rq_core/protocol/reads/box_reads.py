@@ -40,9 +40,9 @@ PAGE_BYTES: Final = 1024 * 1024
 """Number of bytes of entries after which a read stops."""
 HEADS: Final = 2_000
 """Maximum number of entries of one read that leaves out the results of steps and children."""
-HEAD_BYTES: Final = 4 * 1024 * 1024
+HEAD_BYTES: Final = 2 * 1024 * 1024
 """Number of bytes of entries after which such a read stops. The server reads the results, but does not send them."""
-_CHUNK: Final = 100
+_CHUNK: Final = 25
 """Number of entries that the server reads with one command for such a read."""
 _LIFE: Final = re.compile(rf" life=({LIFE_PATTERN})(?: |$)")
 _CLAIM: Final = re.compile(r" claim=([0-9]+)(?: |$)")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rq_core.protocol.engine.plan import Plan
     from rq_core.protocol.operations import Operations
 
-POLLS_MAX: Final = 6
+POLLS_MAX: Final = 4
 """Maximum number of polls for the ends of a flow's children. A poll reads the ends of 250 children of one queue."""
 ROWS_MAX: Final = 100
 """Maximum number of rows, if a flow has more nodes than are drawn."""
@@ -64,7 +64,7 @@ class FlowFound(NamedTuple):
 
 
 def flow_of(calls: Operations, job: JobState) -> Plan[FlowFound | None]:
-    """Read the nodes of a flow. The plan returns None for a job that is no flow. It sends at most 25 commands."""
+    """Read the nodes of a flow. The plan returns None for a job that is no flow. It sends at most some 25 commands."""
     if job.fields.get("task") != FLOW_TASK:
         return None
     try:
@@ -157,6 +157,7 @@ def _row(each: SeenNode, names: Sequence[str], states: Mapping[FlowChild, str]) 
         "is_map": each.node.is_map,
         "after": [names[number] for number in dict.fromkeys(each.node.after)],
         "says": _jobs_say(each, states),
+        "living": _living(each, states),
         "path": "" if child is None else job_path(*child),
         "failed_children": [_link(child, "failed") for child in each.failed[:LINKS_MAX]],
         "living_children": [
@@ -166,20 +167,30 @@ def _row(each: SeenNode, names: Sequence[str], states: Mapping[FlowChild, str]) 
 
 
 def _link(child: FlowChild, state: str) -> Document:
-    return {"queue": child.queue, "id": child.id, "state": word(state, 40), "path": job_path(*child)}
+    return {
+        "queue": child.queue,
+        "id": child.id,
+        "state": word(state, 40),
+        "path": job_path(*child),
+    }
 
 
-def _jobs_say(each: SeenNode, states: Mapping[FlowChild, str]) -> str:
-    """Return how many jobs of a map have ended, and the states of those that are alive. For a node of one job, return
-    the job's state if it is alive."""
-    _, done, failed, of = each.state
+def _living(each: SeenNode, states: Mapping[FlowChild, str]) -> str:
+    """Return the states of a node's jobs that are alive."""
     alive = Counter(states[child] for child in each.alive if child in states)
     if not each.node.is_map:
         return "".join(f"job {word(state, 40)}" for state in alive)
-    says = [f"{done:,} of {of:,} done"]
-    if failed:
-        says.append(f"{failed:,} failed")
-    return ", ".join([*says, *(f"{count:,} {word(state, 40)}" for state, count in alive.items())])
+    return ", ".join(f"{count:,} {word(state, 40)}" for state, count in alive.items())
+
+
+def _jobs_say(each: SeenNode, states: Mapping[FlowChild, str]) -> str:
+    """Return how many jobs of a map have ended, and the states of the jobs that are alive."""
+    living = _living(each, states)
+    if not each.node.is_map:
+        return living
+    _, done, failed, of = each.state
+    says = [f"{done:,} of {of:,} done", f"{failed:,} failed" if failed else "", living]
+    return ", ".join(filter(None, says))
 
 
 # What the page draws.
@@ -226,16 +237,16 @@ def drawn(flow: Mapping[str, Any]) -> Drawn | None:
 
 def _drawn(at: Point, row: Document) -> DrawnNode:
     name, of = row["name"], row["of"] or 1
-    label = f"{name}: {row['state']}"
-    if row["says"]:
-        label += f", {row['says']}"
+    brief, more = row["says"], ""
+    if row["is_map"]:
+        lost = f", {row['failed']} failed" if row["failed"] else ""
+        brief, more = f"{row['done']}/{row['of']}{lost}", row["living"]
+    # What is drawn comes first: programs that read pages aloud, and those who speak to them, have the same words.
+    label = f"{name}: " + ", ".join(filter(None, (row["state"], brief, more)))
     if row["after"]:
         some = ", ".join(row["after"][:NAMED_MAX])
-        more = len(row["after"]) - NAMED_MAX
-        label += f"; after {some}" + (f" and {more:,} more" if more > 0 else "")
-    brief = row["says"]
-    if row["is_map"]:
-        brief = f"{row['done']}/{row['of']}" + (f", {row['failed']} failed" if row["failed"] else "")
+        left_out = len(row["after"]) - NAMED_MAX
+        label += f"; after {some}" + (f" and {left_out:,} more" if left_out > 0 else "")
     if len(name) > NAME_MAX:
         half = NAME_MAX // 2
         name = f"{name[:half]}…{name[-half:]}"

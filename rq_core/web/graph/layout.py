@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 NODES_MAX: Final = 200
@@ -107,7 +108,7 @@ class _Places:
                 passed = [self._add(at) for at in range(columns[each] + 1, columns[node])]
                 line = [each, *passed, node]
                 self._lines.append(line)
-                for one, next_one in zip(line, line[1:], strict=False):
+                for one, next_one in pairwise(line):
                     self._right[one].append(next_one)
                     self._left[next_one].append(one)
         self._rows: list[list[int]] = [[] for _ in range(max(columns) + 1)]
