@@ -1,4 +1,4 @@
---[[ heads: returns the entries of a durable job's box, without the results of its steps and of its children
+--[[ heads: returns the entries of a durable job's box, without the results of its steps and of its children.
 
 The answer begins with HEADER, or is empty if there is no box. Entries from FIRST on follow, each as its first line. An
 entry of rq-core itself has its value, too: its name begins with OWN or MAP, or ends with JOIN. At most ENTRIES entries

@@ -93,7 +93,7 @@ def seen_flow(
     """Return the nodes of a flow, and their children. ``job`` is the flow's job. ``polls_max``: the maximum number of
     polls for the ends of children; None: no maximum. One poll reads the ends of PAGE children of one queue.
 
-    Raises ValueError, TypeError or LookupError if an entry of the flow's job is none that rq-core has written.
+    Raises ValueError, TypeError or LookupError if an entry of the flow's job is invalid.
     """
     life = job.fields.get("life")
     entries = {} if life is None else (yield from calls.reads.heads(job.queue, life))
