@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from rq_core.app.flows.declaring import chain as chain
     from rq_core.app.flows.declaring import group as group
     from rq_core.app.flows.flow_run import FlowRun as FlowRun
-    from rq_core.app.flows.flow_run import NodeState as NodeState
+    from rq_core.app.flows.node_states import NodeState as NodeState
     from rq_core.app.flows.placeholders import RESULT as RESULT
     from rq_core.app.handlers.context import JobContext as JobContext
     from rq_core.app.handlers.context import current_job as current_job
@@ -88,7 +88,8 @@ else:
         "app.durable.items": "Item Items JobCall",
         "app.durable.step_values": "NOT_DONE",
         "app.flows.declaring": "Flow FlowNode Group chain group",
-        "app.flows.flow_run": "FlowRun NodeState",
+        "app.flows.flow_run": "FlowRun",
+        "app.flows.node_states": "NodeState",
         "app.flows.placeholders": "RESULT",
         "app.limits.breaker": "Breaker",
         "app.limits.caps": "Cap Rate",

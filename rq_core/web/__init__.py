@@ -16,6 +16,7 @@ Read ``pages`` first: its table has, for each page, the address, the reads, the 
 - ``words``: formats times, texts and addresses for the pages.
 - ``reading``: asks the sources for the facts of a page.
 - ``sources``: questions to Redis, the audit log and an inbox, with limits of time.
+- ``graph/``: the graph of a flow.
 - ``acting/``: what operators and admins change.
 - ``routes``: the table of routes, each with the role that it needs, and the tools that are made from the table.
 - ``access``: decides who may use the page.

@@ -47,6 +47,7 @@ from rq_core.web.acting.actions import ACTION_BY_NAME, Action, offered
 from rq_core.web.acting.bulk import Seals
 from rq_core.web.acting.fields import COPIED_WITH, EDITED, FIELD_MAX
 from rq_core.web.acting.forms import Acted, FormRefused, Outcomes, act, act_on_many, form_pairs
+from rq_core.web.graph.flow_rows import drawn
 from rq_core.web.pages import PAGES, Page
 from rq_core.web.reading import Answers, ask_sources, made_with
 from rq_core.web.routes import RULES, Rule
@@ -138,6 +139,7 @@ def environment() -> Environment:
         "query": words.query,
         "job_path": words.job_path,
         "schedule_path": words.schedule_path,
+        "drawn": drawn,
         "menu": _menu(),
         "actions": ACTION_BY_NAME,
         "edited": EDITED,
@@ -146,6 +148,7 @@ def environment() -> Environment:
     }
     made.globals["m"] = made.get_template("macros.html").module
     made.globals["f"] = made.get_template("forms.html").module
+    made.globals["g"] = made.get_template("graph.html").module
     for name in made.list_templates():
         # Now, so that the first viewer does not wait for it.
         made.get_template(name)

@@ -16,6 +16,7 @@ from rq_core.web import schedules as schedule_pages
 from rq_core.web import views
 from rq_core.web.acting import bulk
 from rq_core.web.acting.copies import seen_copies
+from rq_core.web.graph.flow_rows import flow_of
 from rq_core.web.minutes import CHART_MINUTES, MINUTE_MS, SPARK_MINUTES, chart_begin, first_minute
 from rq_core.web.rows import Document
 from rq_core.web.search import WORDS, PageQuery
@@ -150,7 +151,8 @@ def _job(calls: Operations, now: Now) -> Plan[Any]:
     if life is not None:
         steps = yield from reads.saved_steps(queue, life, SHOWN_MAX)
     progress = yield from reads.progress(queue, found.id)
-    return "live", ListedJob(found, known, back.get(found.id)), standing, steps, progress
+    flow = yield from flow_of(calls, found)
+    return "live", ListedJob(found, known, back.get(found.id)), standing, steps, progress, flow
 
 
 def _schedules(calls: Operations, now: Now) -> Plan[Any]:

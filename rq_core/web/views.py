@@ -25,6 +25,7 @@ from rq_core.views.scopes import (
     with_pauses,
 )
 from rq_core.views.steps import signal_documents, step_documents, waits_for
+from rq_core.web.graph.flow_rows import flow_document
 from rq_core.web.minutes import (
     CHART_MINUTES,
     HOUR_MS,
@@ -70,21 +71,10 @@ FEW: Final = 10
 """Maximum number of rows of each list on a page that has one list for each queue."""
 _WHY_ROWS: Final = frozenset(
     {
-        "waits for",
-        "cap",
-        "rate",
-        "breaker",
-        "scope",
-        "resume",
-        "resumes",
-        "held by",
-        "",
-        "ahead",
-        "given back",
-        "to do",
-        "due",
+        "waits for", "cap", "rate", "breaker", "scope", "resume", "resumes", "held by", "", "ahead", "given back",
+        "to do", "due",
     }
-)
+)  # fmt: skip
 """Names of the rows that explain why a job does not run."""
 
 
@@ -240,10 +230,10 @@ def job_page(facts: Facts) -> Document:
     document: Document = {
         "id": asked.job_id, "queue": asked.queue, "job": None, "facts": [], "why": [], "ended": None,
         "events": [], "path": [], "waits": [], "notes": [], "steps": [],
-        "signals": [], "waits_for": [], "progress": None,
+        "signals": [], "waits_for": [], "progress": None, "flow": None,
     }  # fmt: skip
     if isinstance(found, tuple) and found[0] == "live":
-        _, row, standing, steps, progress = found
+        _, row, standing, steps, progress, flow = found
         if standing.scope is not None and not isinstance(logged, Unread | None) and logged["why"]:
             pauses = {p["scope"]: p for w in logged["why"]["waits"] for p in reversed(w["pauses"])}
             pause = pause_of(standing.use, pauses.get(standing.scope))
@@ -257,6 +247,7 @@ def job_page(facts: Facts) -> Document:
                 for n, text in document["facts"]
             ]
         document["progress"] = progress_shown(progress, facts.access)
+        document["flow"] = flow_document(flow, row.job, facts.causes)
         if steps is not None:
             document["steps_lost"] = steps.is_lost
             document["steps_count"] = steps.size

@@ -13,7 +13,7 @@ from pydantic import AfterValidator
 
 from rq_core import RESULT, App, RetryPolicy, Unique, chain, testing
 from rq_core.app.durable import children
-from rq_core.app.flows import flow_run, running
+from rq_core.app.flows import node_states, running
 from rq_core.errors import ArgumentsInvalid, InvalidOption
 from rq_core.model.durable.children import read_queues
 from tests.kit.wait import wait_until_async
@@ -198,7 +198,7 @@ def test_the_queues_of_a_wide_map_are_read_once_for_each_look(
         return read_queues(value)
 
     monkeypatch.setattr(children, "read_queues", counted)
-    monkeypatch.setattr(flow_run, "read_queues", counted)
+    monkeypatch.setattr(node_states, "read_queues", counted)
     work = app.tasks["work"]
     with app.flow("wide") as flow:
         flow.map([work.call(n) for n in range(200)])

@@ -17,5 +17,6 @@
 - ``filled_calls``: makes the children of a node. Their arguments have the results of other nodes.
 - ``running``: one run of a flow's job, which enqueues the children of the nodes that are ready, and waits.
 - ``built_in``: the task ``rq_core.flow``, which ``App.enable_flows`` adds to an app.
+- ``node_states``: reads the states of a flow's nodes.
 - ``flow_run``: the handle of a flow.
 """

@@ -13,6 +13,8 @@ from rq_core.errors import QueueDamaged
 from rq_core.model.durable.boxes import (
     ENTRIES_MAX,
     LIFE_PATTERN,
+    MAP_PREFIX,
+    OWN_PREFIX,
     BoxHeader,
     Signal,
     StepEntry,
@@ -21,6 +23,7 @@ from rq_core.model.durable.boxes import (
     read_header,
     read_signal,
 )
+from rq_core.model.durable.children import join_name
 from rq_core.model.state_line import LINE_MAX, line_of_job, read_state_line
 from rq_core.model.table.machine import State
 from rq_core.protocol.engine.plan import Plan
@@ -34,6 +37,12 @@ PAGES_MAX: Final = 8
 reads one page."""
 PAGE_BYTES: Final = 1024 * 1024
 """Number of bytes of entries after which a read stops."""
+HEADS: Final = 2_000
+"""Maximum number of entries of one read that leaves out the results of steps and children."""
+HEAD_BYTES: Final = 2 * 1024 * 1024
+"""Number of bytes of entries after which such a read stops. The server reads the results, but does not send them."""
+_CHUNK: Final = 25
+"""Number of entries that the server reads with one command for such a read."""
 _LIFE: Final = re.compile(rf" life=({LIFE_PATTERN})(?: |$)")
 _CLAIM: Final = re.compile(r" claim=([0-9]+)(?: |$)")
 
@@ -177,6 +186,31 @@ class BoxReads(QueueReader):
     def entries(self, queue: str, life: str) -> Plan[dict[int, StepEntry]]:
         """Return the entries of a box by number. An entry that cannot be read is left out."""
         _, found = yield from self._entries(self._keys(queue)("boxes"), queue, life, ENTRIES_MAX)
+        return found
+
+    def heads(self, queue: str, life: str) -> Plan[dict[str, StepEntry] | None]:
+        """Return the entries of a box by name, without the results of steps and of children. Entries of rq-core itself
+        have their values. An entry that cannot be read is left out. Returns None if Redis lacks the box.
+
+        A read sends few commands, however large the results are.
+        """
+        boxes = self._keys(queue)("boxes")
+        program = plain_text(
+            "heads", ENTRIES=HEADS, BYTES=HEAD_BYTES, CHUNK=_CHUNK, OWN=OWN_PREFIX, MAP=MAP_PREFIX, JOIN=join_name("")
+        )  # fmt: skip
+        found: dict[str, StepEntry] = {}
+        first = 1
+        while first <= ENTRIES_MAX:
+            asked = [["EVAL_RO", program, 1, boxes, life, first]]
+            (reply,) = yield from self._delivery.ask(asked, queue)
+            if not reply:
+                return None
+            header, *texts = reply
+            found |= {each.name: each for each in map(entry_in, texts) if each is not None}
+            first += len(texts)
+            known = header_in(header)
+            if not texts or known is None or first > known.entries:
+                break
         return found
 
     def _entries(

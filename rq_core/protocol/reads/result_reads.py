@@ -37,15 +37,17 @@ LATER: Final = "?"
 """The script's answer for a job that has ended and whose result must wait for a later poll."""
 BYTES_MAX: Final = 1024 * 1024
 """Number of bytes of results after which one poll returns no further result. The last result may exceed this number."""
+UNREAD: Final = "unread"
+"""The reason why a result is missing if it was not asked for."""
 _IN_LOG: Final = " audit=full"
 """A text in a line of ``results``. It means that the log has the result, too."""
 _KEYS: Final = ("meta", "state", "jobs", "outbox", "results", "returned")
 
 
-def look_program() -> str:
-    """Return the text of the script that polls jobs."""
+def look_program(bytes_max: int = BYTES_MAX) -> str:
+    """Return the text of the script that polls jobs. After ``bytes_max`` bytes, it returns no further result."""
     return plain_text(
-        "endings", ALIVE=ALIVE, LATER=LATER, BYTES_MAX=BYTES_MAX, IN_LOG=_IN_LOG, LOST=LOST
+        "endings", ALIVE=ALIVE, LATER=LATER, BYTES_MAX=bytes_max, IN_LOG=_IN_LOG, LOST=LOST
     )
 
 
@@ -87,6 +89,16 @@ class Endings:
             left += look.later
         return found
 
+    def outcomes(self, queue: str, ids: Sequence[str]) -> Plan[dict[str, Found]]:
+        """Return the same as ``look`` for at most PAGE jobs, without the results: one poll, however large the results
+        are. The reason for a missing result is UNREAD."""
+        asked = ids[:PAGE]
+        command_ = command(queue_keys(queue, self._delivery.prefix), asked, bytes_max=-1)
+        (reply,) = yield from self._delivery.ask([command_], queue)
+        look = read_ends(queue, asked, reply)
+        # Only an end with a result waits for a later poll.
+        return look.found | {job_id: Succeeded(job_id, missing=UNREAD) for job_id in look.later}
+
     def listen(self, queue: str) -> Plan[None]:
         """Make scripts publish the ends of the queue's jobs on its channel, for LISTEN_MS. If scripts will
         publish these ends for at least half of LISTEN_MS anyway, the call changes nothing."""
@@ -98,9 +110,9 @@ class Endings:
         return list(self._delivery.begin(Call("listen", queue, {}, parse_nothing)).command)
 
 
-def command(keys: QueueKeys, ids: Sequence[str]) -> list[Any]:
+def command(keys: QueueKeys, ids: Sequence[str], bytes_max: int = BYTES_MAX) -> list[Any]:
     """Return the command that polls these jobs, at most PAGE of them."""
-    return ["EVAL_RO", look_program(), len(_KEYS), *map(keys, _KEYS), *ids]
+    return ["EVAL_RO", look_program(bytes_max), len(_KEYS), *map(keys, _KEYS), *ids]
 
 
 class FoundEnds(NamedTuple):
