@@ -39,7 +39,7 @@ local answer, refusals, cancelled = end_claims(function(i, job)
 end, function(i, job)
   local _, _, waits, life, knows = each(i)
   is_ripe, cause, due, is_lost = look_for_ripe(life, waits)
-  return is_lost or job.life ~= life or is_behind(life, knows)
+  return is_lost or job.life ~= life or knows ~= '' and is_behind(life, knows)
 end)
 
 emit('parked', now, worker, said)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from rq_core.app.durable.parking import NOTHING_KNOWN, Known, Save
+from rq_core.model.durable.boxes import NOTHING_KNOWN, Known
 from rq_core.model.job import Claim
 from rq_core.model.result_encoding import is_logged
 from rq_core.protocol.calls import claims
@@ -41,8 +41,9 @@ class Settlement(NamedTuple):
     """Numbers of the entries that a parked job waits for, separated by commas."""
     known: Known = NOTHING_KNOWN
     """For a job that parks: what else Redis must have of its box."""
-    save_again: Callable[[Save], Awaitable[None]] | None = None
-    """For a job that parks: saves the entries of its box that Redis has lost."""
+    save_again: Callable[[Callable[..., Awaitable[Any]]], Awaitable[None]] | None = None
+    """For a job that parks: saves the entries of its box that Redis has lost, by means of the method ``save`` of a
+    saver."""
     tries: int = 0
     """Number of times that entries of the job were saved again, because Redis could not park it."""
     taken: str = ""

@@ -109,8 +109,9 @@ local function make_dead(id, job, why, failure)
 end
 
 --- End the claims of this call's records. `decide(i, job)` makes the job of record i ready or dead; it is not called
---- for a job that an operator cancelled. If there is a function `keeps(i, job)`, and it returns true, the claim of record
---- i stays in force, and the answer is `behind`. Returns the answer, refusals by record, and the events of cancelled jobs.
+--- for a job that an operator cancelled. A function `keeps(i, job)` is called before it, if there is one: if it returns
+--- true, the claim of record i stays in force, and the answer is `behind`. Returns the answer, refusals by record, and the
+--- events of cancelled jobs.
 local function end_claims(decide, keeps)
   local held, refusals = read_held()
   check_keys()

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 from rq_core.app.durable.steps import AGAIN_MAX, Steps, worst_of
 from rq_core.app.handlers.context import JobContext
 from rq_core.errors import QueueDamaged
+from rq_core.model.durable.boxes import Known
 from rq_core.protocol.calls.boxes import NotSaved, Saving
 
 Save = Callable[[JobContext, Sequence[Saving]], Awaitable[Mapping[int, Any]]]
 """A function that saves entries, and returns index → refusal (NotSaved). Other values of its answer are ignored."""
-
-
-class Known(NamedTuple):
-    """What a run knows of its job's box. Redis does not park the job if it lacks some of it."""
-
-    life: str = ""
-    entries: str = ""
-    """Numbers of entries, separated by commas. ``+`` after a number says that the entry is saved, and not only
-    begun."""
-
-
-NOTHING_KNOWN: Final = Known()
 
 
 class ParkingSteps(Steps):

@@ -274,3 +274,16 @@ def read_entry(text: str) -> StepEntry:
         None if until is None else int(until),
         None if took is None else int(took),
     )
+
+
+class Known(NamedTuple):
+    """What a run knows of its job's box. Redis does not park the job if it lacks some of it."""
+
+    life: str = ""
+    entries: str = ""
+    """Numbers of entries, separated by commas. ``+`` after a number says that the entry is saved, and not only
+    begun."""
+
+
+NOTHING_KNOWN: Final = Known()
+"""The value for a job that does not park."""

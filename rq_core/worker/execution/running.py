@@ -6,10 +6,10 @@ import asyncio
 import time
 from typing import Any, Final
 
-from rq_core.app.durable.parking import NOTHING_KNOWN
 from rq_core.app.handlers import context as job_context
 from rq_core.app.handlers.context import JobContext
 from rq_core.app.task import Task
+from rq_core.model.durable.boxes import NOTHING_KNOWN
 from rq_core.model.durable.tries import is_spent
 from rq_core.model.job import Claim
 from rq_core.model.limits.costs import costs_text

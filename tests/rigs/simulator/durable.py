@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rq_core.app.durable.children import JobSteps
 from rq_core.app.durable.handles import DurableSync
-from rq_core.app.durable.parking import NOTHING_KNOWN, Known
 from rq_core.app.durable.step_calls import StepCalls
 from rq_core.app.durable.steps import NOT_DONE
 from rq_core.app.handlers.context import JobContext
 from rq_core.app.handlers.handler_setup import Surroundings, now
 from rq_core.connections.client import Client
 from rq_core.errors import QueueDamaged
-from rq_core.model.durable.boxes import OVER
+from rq_core.model.durable.boxes import NOTHING_KNOWN, OVER, Known
 from rq_core.model.job import Claim, NewJob, read_spec
 from rq_core.model.table.machine import Event
 from rq_core.model.unique_names import digest_of
