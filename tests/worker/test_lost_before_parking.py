@@ -27,7 +27,7 @@ OTHER = "f" * 16
 
 
 class Replica:
-    """What a replica has received of one job. A failover to it sets the job's line and the boxes of the queue back."""
+    """The line of one job, and the boxes, that a replica has received. A failover sets them back in Redis."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""What a worker needs to park one run of a durable job: which entries Redis must have, and how to save them again."""
+"""The steps of one run that its worker may park: the entries that Redis must have, and how they are saved again."""
 
 from __future__ import annotations
 
@@ -55,6 +55,6 @@ class ParkingSteps(Steps):
 
 
 def _worst(answer: Mapping[int, Any]) -> NotSaved | None:
-    """Return the most important refusal in an answer; None if there is none. A wait that is not over is saved."""
+    """Return the most important refusal in an answer, or None. A wait that is not over is saved, and not refused."""
     refused = [e for e in answer.values() if isinstance(e, NotSaved) and e.why != "waits"]
     return worst_of(refused) if refused else None

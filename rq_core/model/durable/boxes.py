@@ -277,7 +277,7 @@ def read_entry(text: str) -> StepEntry:
 
 
 class Known(NamedTuple):
-    """What a run knows of its job's box. Redis does not park the job if it lacks some of it."""
+    """The knowledge that a run has of its job's box. Redis does not park the job if its box lacks an entry."""
 
     life: str = ""
     entries: str = ""
