@@ -84,14 +84,18 @@ class LostEntries:
     async def _saved(self, park: Settlement) -> None:
         """Save the entries. While Redis cannot store them, try again: the claim stays in force."""
         assert park.save_again is not None
+        facts, said = {"job": park.claim.id, "queue": park.claim.queue}, False
         while True:
             try:
                 return await park.save_again(self._saver.save)
             except QueueDamaged:
                 raise
             except RqCoreError as error:
-                facts = {"job": park.claim.id, "queue": park.claim.queue}
-                log.warning("lost steps are not saved yet, trying again: %s", error, extra=facts)
+                if not said:
+                    log.warning(
+                        "lost steps are not saved yet, trying again: %s", error, extra=facts
+                    )
+                said = True
             await asyncio.sleep(PAUSE_S)
 
 
