@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from rq_core.model.durable.boxes import NOTHING_KNOWN, Known
+from rq_core.model.durable.boxes import NOTHING_KNOWN, KnownBox
 from rq_core.model.job import Claim
 from rq_core.model.result_encoding import is_logged
 from rq_core.protocol.calls import claims
@@ -39,7 +39,7 @@ class Settlement(NamedTuple):
     """The kept result of a success, as Returned.dump writes it; empty: no result is kept."""
     waits: str = ""
     """Numbers of the entries that a parked job waits for, separated by commas."""
-    known: Known = NOTHING_KNOWN
+    known: KnownBox = NOTHING_KNOWN
     """For a job that parks: what else Redis must have of its box."""
     save_again: Callable[[Callable[..., Awaitable[Any]]], Awaitable[None]] | None = None
     """For a job that parks: saves the entries of its box that Redis has lost, by means of the method ``save`` of a

@@ -8,7 +8,7 @@ from typing import Any
 from rq_core.app.durable.steps import AGAIN_MAX, Steps, worst_of
 from rq_core.app.handlers.context import JobContext
 from rq_core.errors import QueueDamaged
-from rq_core.model.durable.boxes import Known
+from rq_core.model.durable.boxes import KnownBox
 from rq_core.protocol.calls.boxes import NotSaved, Saving
 
 Save = Callable[[JobContext, Sequence[Saving]], Awaitable[Mapping[int, Any]]]
@@ -18,7 +18,7 @@ Save = Callable[[JobContext, Sequence[Saving]], Awaitable[Mapping[int, Any]]]
 class ParkingSteps(Steps):
     """The steps of one run, which its worker may park."""
 
-    def known_beside(self, waits: Sequence[int]) -> Known:
+    def known_beside(self, waits: Sequence[int]) -> KnownBox:
         """Return the entries that Redis must have, beside the entries ``waits`` for which the job parks.
 
         Redis writes entries in the order of their numbers. So if it has the last one, it has all. It can still have
@@ -29,7 +29,7 @@ class ParkingSteps(Steps):
         said = (
             f"{n}+" if self._loaded[n - 1].is_saved else str(n) for n in sorted(numbers - {*waits})
         )
-        return Known(self._life or "", ",".join(said))
+        return KnownBox(self._life or "", ",".join(said))
 
     async def save_again(self, save: Save) -> None:
         """Save the entries that Redis has lost. Call this after the handler's end, if Redis could not park the job.

@@ -276,7 +276,7 @@ def read_entry(text: str) -> StepEntry:
     )
 
 
-class Known(NamedTuple):
+class KnownBox(NamedTuple):
     """The knowledge that a run has of its job's box. Redis does not park the job if its box lacks an entry."""
 
     life: str = ""
@@ -285,5 +285,5 @@ class Known(NamedTuple):
     begun."""
 
 
-NOTHING_KNOWN: Final = Known()
+NOTHING_KNOWN: Final = KnownBox()
 """The value for a job that does not park."""

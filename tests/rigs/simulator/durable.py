@@ -22,7 +22,7 @@ from rq_core.app.handlers.context import JobContext
 from rq_core.app.handlers.handler_setup import Surroundings, now
 from rq_core.connections.client import Client
 from rq_core.errors import QueueDamaged
-from rq_core.model.durable.boxes import NOTHING_KNOWN, OVER, Known
+from rq_core.model.durable.boxes import NOTHING_KNOWN, OVER, KnownBox
 from rq_core.model.job import Claim, NewJob, read_spec
 from rq_core.model.table.machine import Event
 from rq_core.model.unique_names import digest_of
@@ -116,7 +116,7 @@ class Handler:
     outcome: str = ""
     """The end of the handler: complete, park, lost, cancelled, or the verdict of its failure."""
     waits: str = ""
-    known: Known = NOTHING_KNOWN
+    known: KnownBox = NOTHING_KNOWN
     seen: list[tuple[str, str]] = field(default_factory=list)
     """The names of the entries that the handler has passed, with the digest of each value."""
 
