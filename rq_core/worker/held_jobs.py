@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from rq_core.connections.async_client import AsyncClient
@@ -21,6 +21,7 @@ from rq_core.model.table.reasons import Reason
 from rq_core.signals import HandlerSignal, JobCancelled, LeaseLost
 from rq_core.worker.capacity import Capacity
 from rq_core.worker.execution.executor import Executor
+from rq_core.worker.execution.lost_entries import LostEntries
 from rq_core.worker.execution.running import Running
 from rq_core.worker.execution.saver import Saver
 from rq_core.worker.execution.shows import Shows
@@ -76,6 +77,8 @@ class Handlers:
         self._capacity = capacity
         self._groups = groups
         self.shows = Shows(saving, lifetime.worker)
+        saver = Saver(saving, lifetime.worker, self._lease_holds)
+        self.lost_entries = LostEntries(saver, groups.settle)
         self.executor = self.executor_type(
             app.tasks,
             worker=lifetime.worker,
@@ -85,7 +88,7 @@ class Handlers:
             on_free=self._freed,
             surroundings=app.surroundings,
             redact=app.redactor,
-            saver=Saver(saving, lifetime.worker, self._lease_holds),
+            saver=saver,
             shows=self.shows,
         )
         self.leases = LeaseKeeper(
@@ -129,6 +132,11 @@ class Handlers:
         """
         lease_s = BEATS_IN_LEASE * self.leases.interval
         return time.monotonic() - self.leases.extended_at(queue) < lease_s
+
+    @property
+    def busy(self) -> bool:
+        """Return whether a claimed job has no settlement yet."""
+        return self.executor.busy or bool(self.arrived) or self.lost_entries.busy
 
     def start(self) -> None:
         """Start the heartbeat; call this once, on the loop."""
@@ -193,11 +201,19 @@ class Handlers:
             self.executor.launch(running)
             self._groups.news.set()
 
-    def reported(self, settlements: Sequence[Settlement]) -> None:
-        """Stop extending the leases of these claims, because Redis has answered their settlements."""
+    def reported(
+        self, settlements: Sequence[Settlement], answers: Mapping[str, str]
+    ) -> Sequence[Settlement]:
+        """Stop extending the leases of these claims, because Redis has answered their settlements.
+
+        Return the settlements of claims that have ended. A job that Redis cannot park keeps its claim.
+        """
+        if settlements[0].verdict == "park":
+            settlements = self.lost_entries.take(settlements, answers)
         self.leases.drop(*[settlement.claim for settlement in settlements])
         if self._unreported:
             self._unreported.difference_update((s.claim.id, s.claim.fence) for s in settlements)
+        return settlements
 
     def _prepare(self, claim: Claim) -> Running | None:
         """Prepare a claim's handler. Return None, and free the place, if the handler will not run here."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
+from rq_core.model.durable.boxes import NOTHING_KNOWN, KnownBox
 from rq_core.model.job import Claim
 from rq_core.model.result_encoding import is_logged
 from rq_core.protocol.calls import claims
@@ -38,6 +39,13 @@ class Settlement(NamedTuple):
     """The kept result of a success, as Returned.dump writes it; empty: no result is kept."""
     waits: str = ""
     """Numbers of the entries that a parked job waits for, separated by commas."""
+    known: KnownBox = NOTHING_KNOWN
+    """For a job that parks: what else Redis must have of its box."""
+    save_again: Callable[[Callable[..., Awaitable[Any]]], Awaitable[None]] | None = None
+    """For a job that parks: saves the entries of its box that Redis has lost, by means of the method ``save`` of a
+    saver."""
+    tries: int = 0
+    """Number of times that entries of the job were saved again, because Redis could not park it."""
     taken: str = ""
     """Costs that the handler has reported, as costs_text writes them; empty: the handler has reported no costs."""
     pauses: str = ""
@@ -147,7 +155,9 @@ def calls_of(
                 ],
             )
         elif script == "park":
-            call = claims.park(queue, worker, [(s.claim.id, s.claim.fence, s.waits) for s in group])
+            call = claims.park(
+                queue, worker, [(s.claim.id, s.claim.fence, s.waits, *s.known) for s in group]
+            )
         else:
             call = claims.rollback(
                 queue,

@@ -68,14 +68,15 @@ class Shutdown:
 
     async def give_back(self) -> None:
         """Stop the handlers that still run, give their jobs back, and send all settlements that are left."""
-        executor = self._handlers.executor
+        executor, lost = self._handlers.executor, self._handlers.lost_entries
         for running in tuple(executor.running.values()):
             executor.end(running, WorkerStopping())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_WAIT_S):
-                while any(running.can_stop for running in executor.running.values()):
+                while lost.busy or any(each.can_stop for each in executor.running.values()):
                     self._groups.news.clear()
                     await self._groups.news.wait()
+        lost.give_back()
         for running in executor.unsettled:
             # Threads, and async handlers that did not end on cancellation.
             running.settled = True
@@ -88,7 +89,7 @@ class Shutdown:
     async def _flush(self, group: QueueGroup) -> None:
         """Send settlements until all running jobs are settled."""
         news, handlers = self._groups.news, self._handlers
-        while handlers.executor.busy or handlers.arrived or group.finished:
+        while handlers.busy or group.finished:
             news.clear()
             if not group.finished:
                 # The news may be of another group, or need no report: a job is due, or a thread is free.

@@ -305,7 +305,7 @@ class Turns:
                 self._groups.of[settlement.claim.queue].finished.append(settlement)
             return True
         # The leases were extended until now: a settlement may take as long as an outage.
-        self._handlers.reported(group)
+        group = self._handlers.reported(group, result)
         self._flow.ended(group, result)
         self.child_ends.note(group, result, signalled)
         if not result and group[0].verdict == "complete":

@@ -293,7 +293,7 @@ class Burst:
 
     def active(self) -> bool:
         """Return whether a job runs, a settlement waits to be sent, or the worker should claim from a queue."""
-        if self._handlers.executor.busy or self._handlers.arrived or self._ticker.busy:
+        if self._handlers.busy or self._ticker.busy:
             return True
         if any(group.finished for group in self._groups.all):
             return True

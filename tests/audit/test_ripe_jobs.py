@@ -49,7 +49,7 @@ def park(seed: Seed) -> Scene:
     seed.wait(claim, "+5000")
     seed.signal("a", value="7", key="k", value_max=100)
     args = {"slot": SLOT, "number": 1, "worker": WORKER}
-    return Scene("park", args, [("a", claim.fence, "1")])
+    return Scene("park", args, [("a", claim.fence, "1", LIFE, "")])
 
 
 def assert_taken(seed: Seed, database: Database) -> None:

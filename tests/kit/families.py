@@ -159,7 +159,8 @@ class Family:
             items = DurableSync(context.steps).map("pages", calls, min_success=0)
         except Parking as parking:
             waits = ",".join(map(str, parking.waits))
-            settlement = Settlement(claim, "park", reason="parked", waits=waits)
+            known = context.steps.known_beside(parking.waits)
+            settlement = Settlement(claim, "park", reason="parked", waits=waits, known=known)
         else:
             self.got.append([type(item.outcome).__name__ for item in items])
             settlement = Settlement(claim, "complete")

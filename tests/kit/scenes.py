@@ -418,8 +418,9 @@ def park(seed: Seed) -> Scene:
         seed.wait(each, f"+{LEASE_MS}" if n % 2 else "", life=_life(n))
     seed.signal("h-2", capped[1].id)
     seed.take_token()
-    records = [(c.id, c.fence, "1") for c in (*held, unwanted)]
-    return Scene("park", _slotted(worker=WORKER), [*records, ("nobody", NO_FENCE, "1")])
+    parks = [(each.id, each.fence, "1", _life(n), "") for n, each in enumerate((*held, unwanted))]
+    parks[0] = (*parks[0][:4], "1,2+")  # Redis lacks entry 2
+    return Scene("park", _slotted(worker=WORKER), [*parks, ("nobody", NO_FENCE, "1", _life(0), "")])
 
 
 @scene

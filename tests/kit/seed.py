@@ -302,9 +302,18 @@ class Seed:
         record = Saving(claim.id, claim.fence, life, what, entry, name, value, about)
         return refusals(self.client.run(save(self.queue, WORKER, [record])))
 
-    def park(self, *held: Claim | tuple[str, str], waits: str = "1") -> dict[str, str]:
-        records = [(h[1], h[2]) if isinstance(h, Claim) else h for h in held]
-        return self.client.run(claims.park(self.queue, WORKER, [(*h, waits) for h in records]))
+    def park(
+        self, *held: Claim | tuple[str, str], waits: str = "1", life: str = "", knows: str = ""
+    ) -> dict[str, str]:
+        """Park claimed jobs. The worker knows each job's box by the id that Redis has, or by ``life``."""
+        pairs = [(h[1], h[2]) if isinstance(h, Claim) else h for h in held]
+        records = [(*pair, waits, life or self.life_of(pair[0]), knows) for pair in pairs]
+        return self.client.run(claims.park(self.queue, WORKER, records))
+
+    def life_of(self, job_id: str) -> str:
+        """Return the id of the box that a job's line names; LIFE if it names none."""
+        line = self.state(job_id) or ""
+        return line.partition(" life=")[2].partition(" ")[0] or LIFE
 
     def parked(
         self, job_id: str = "a", about: str = "", *, what: Any = "wait", **options: Any

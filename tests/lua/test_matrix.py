@@ -79,8 +79,10 @@ class Facts:
     asleep: bool = False
     """True if the job waits for a moment, and not for the signal that the test sends."""
     in_vain: bool = False
-    """True if the job has begun a wait whose signal has not arrived. (A job that parks without such a wait is woken
-    at once.)"""
+    """True if the job has begun a wait whose signal has not arrived."""
+    waits: bool = False
+    """True if the job has begun a wait. (A job that has not keeps its claim: Redis lacks the entry for which it
+    parks.)"""
     failed_before: bool = False
     """True if the job has failed or lost a worker, before this call or in this call."""
 
@@ -149,8 +151,8 @@ GUARDS: dict[str, Callable[[Facts], bool]] = {
     ),
     "rollback: running -died-> dead": lambda f: f.holds and f.unknown_task and f.last_unknown,
     "rollback: cancelling -cancelled-> none": lambda f: f.holds,
-    "park: running -parked-> parked": lambda f: f.holds,
-    "park: parked -woken-> ready": lambda f: f.holds and not f.in_vain,
+    "park: running -parked-> parked": lambda f: f.holds and f.waits,
+    "park: parked -woken-> ready": lambda f: f.holds and f.waits and not f.in_vain,
     "park: cancelling -cancelled-> none": lambda f: f.holds,
     "signal: parked -woken-> ready": lambda f: not f.asleep,
     **{
@@ -317,9 +319,9 @@ STANDS = [
     stand("asleep_until_its_deadline", PARKED,
           lambda s: slept(s, 1_000, **SOON), asleep=True, due=True, over=True),
     stand("woken", READY, lambda s: (s.parked(JOB), s.signal(JOB))[0]),
-    stand("about_to_park", RUNNING, lambda s: run(s, s.wait), in_vain=True),
+    stand("about_to_park", RUNNING, lambda s: run(s, s.wait), waits=True, in_vain=True),
     stand("about_to_park_for_what_has_come", RUNNING,
-          lambda s: run(s, s.wait, lambda c: s.signal(JOB))),
+          lambda s: run(s, s.wait, lambda c: s.signal(JOB)), waits=True),
 
     # Unique.
     stand("the_only_one", READY, lambda s: wait(s, name=NAME), named=True),

@@ -18,6 +18,9 @@ from tests.model.machine import Job, Queue, picks, rarely, workers
 signals = st.sampled_from(["yes", "no"])
 times = st.sampled_from(["", "", "+0", "+700", "+5000", "+40000"])
 keys = st.sampled_from(["", "", "k-1", "k-2"])
+knowledge = st.sampled_from(
+    ["", "", "", "the last entry", "the last entry is saved", "the next entry", "another box"]
+)
 
 
 @dataclass
@@ -240,22 +243,47 @@ class DurableQueue(Queue):
 
     # Parking.
 
-    @rule(numbers=picks, wrong=rarely, only_last=st.booleans(), worker=workers)
-    def park(self, numbers: list[int], wrong: bool, only_last: bool, worker: str) -> None:
-        """Park jobs, each for all its waits or for its last one. A job without waits parks for its first entry."""
+    @rule(numbers=picks, wrong=rarely, only_last=st.booleans(), knows=knowledge, worker=workers)
+    def park(
+        self, numbers: list[int], wrong: bool, only_last: bool, knows: str, worker: str
+    ) -> None:
+        """Park jobs, each for all its waits or for its last one. A job without waits parks for its first entry.
+
+        The worker may know of entries that Redis lacks, as after a failover. Then the job keeps its claim.
+        """
         self.before_call()
         names = self.pick(numbers, "running", "cancelling")
         worker, held = self.model.holder(names, worker), self.held(names, wrong)
-        records, waits = [], {}
+        records, behind = [], set[str]()
+        waits: dict[str, str] = {}
         for job_id, fence in held:
             job = self.model.jobs.get(job_id)
             box = self.boxes.get((job and job.life) or "", Box())
-            marks = box.unsaved()[-1:] if only_last else box.unsaved()
-            waits[job_id] = ",".join(map(str, marks or [1]))
-            records.append((job_id, fence, waits[job_id]))
-        expected = self.given_back(held, worker, lambda job: self.parks(job, waits[job.id]))
+            marks = (box.unsaved()[-1:] if only_last else box.unsaved()) or [1]
+            waits[job_id] = ",".join(map(str, marks))
+            life = (job and knows != "another box" and job.life) or "f" * 16
+            said, is_lost = self.known(box, knows)
+            if is_lost or job is None or life != job.life or marks[-1] > len(box.entries):
+                behind.add(job_id)
+            records.append((job_id, fence, waits[job_id], life, said))
+        expected = self.given_back(
+            held, worker, lambda job: None if job.id in behind else self.parks(job, waits[job.id])
+        )
+        expected = {i: "behind" if how == "running" else how for i, how in expected.items()}
 
         assert expected == self.seed.client.run(claims.park(self.seed.queue, worker, records))
+
+    @staticmethod
+    def known(box: Box, knows: str) -> tuple[str, bool]:
+        """Return what a worker says that it knows of a box, and whether the box lacks it."""
+        last = len(box.entries)
+        if knows == "the next entry":
+            return str(last + 1), True
+        if knows == "the last entry" and last:
+            return str(last), False
+        if knows == "the last entry is saved" and last:
+            return f"1,{last}+", box.entries[-1].word != "saved"
+        return "", False
 
     def parks(self, job: Job, waits: str) -> None:
         """Park a job of the model. The job is ready instead if one of its waits or sleeps has already ended."""
@@ -281,7 +309,7 @@ class DurableQueue(Queue):
         """Claim jobs, let them wait, and park them. Three separate rules would rarely pick the same jobs."""
         self.claim("w-1", 4, True)
         self.save(numbers, what, name, about, False, False, "w-1")
-        self.park(numbers, False, False, "w-1")
+        self.park(numbers, False, False, "", "w-1")
 
     # Signals.
 

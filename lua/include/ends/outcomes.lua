@@ -109,8 +109,10 @@ local function make_dead(id, job, why, failure)
 end
 
 --- End the claims of this call's records. `decide(i, job)` makes the job of record i ready or dead; it is not called
---- for a job that an operator cancelled. Returns the answer, refusals by record, and the events of cancelled jobs.
-local function end_claims(decide)
+--- for a job that an operator cancelled. A function `keeps(i, job)` is called before it, if there is one: if it returns
+--- true, the claim of record i stays in force, and the answer is `behind`. Returns the answer, refusals by record, and the
+--- events of cancelled jobs.
+local function end_claims(decide, keeps)
   local held, refusals = read_held()
   check_keys()
   next_due = earliest_due(0)
@@ -119,6 +121,9 @@ local function end_claims(decide)
     local id, fence = each(i)
     local job = read_line(held[i])
     local outcome = refusals[i]
+    if keeps and job and job.state ~= 'cancelling' and keeps(i, job) then
+      outcome, job = 'behind', nil
+    end
     if job then
       ended[#ended + 1] = id
       note_release(job.lane, id)

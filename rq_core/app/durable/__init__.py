@@ -14,6 +14,7 @@ In Redis, each step, sleep and wait of a job is an *entry* with a name.
 - ``entry_names``: the names of entries.
 - ``moments``: converts the times of sleeps and waits.
 - ``steps``: one run of a durable job, which loads, runs and saves steps.
+- ``parking``: the entries that Redis must have before a job parks.
 - ``home``: the protocol by which a run uses its worker.
 - ``step_calls``: calls the functions of steps, with their own dependencies.
 - ``step_values``: converts the values that steps return to JSON and back.

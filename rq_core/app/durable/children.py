@@ -29,8 +29,9 @@ from rq_core.app.durable.items import (
     told,
     unpack_end,
 )
+from rq_core.app.durable.parking import ParkingSteps
 from rq_core.app.durable.step_values import load_value
-from rq_core.app.durable.steps import StepOptions, Steps
+from rq_core.app.durable.steps import StepOptions
 from rq_core.app.handlers.context import JobContext
 from rq_core.app.handlers.outgoing import outgoing_jobs
 from rq_core.errors import AuditBacklogFull, InvalidStep, QueueFull, ResultsFull, StepTwice
@@ -81,7 +82,7 @@ Place = tuple[str, str]
 """The queue and the id of a child."""
 
 
-class JobSteps(Steps):
+class JobSteps(ParkingSteps):
     """The steps of one run of a durable job, and its children."""
 
     def __init__(self, context: JobContext, home: Home) -> None:

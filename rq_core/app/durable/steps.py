@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final, Literal, NamedTuple
 
@@ -356,7 +356,7 @@ class Steps:
                 over = answer.get(len(missing))
                 self._ending = over if isinstance(over, StepEntry) else None
                 return None
-            worst = _worst(refused)
+            worst = worst_of(refused)
             if worst.why in ("stale", "gone"):
                 raise self._lost()
             if worst.why == "full":
@@ -440,8 +440,7 @@ class Steps:
         return signal
 
 
-def _worst(refused: Any) -> NotSaved:
+def worst_of(refused: Iterable[NotSaved]) -> NotSaved:
     """Return the most important of several refusals. A lost claim comes first."""
     order = ("stale", "gone", "other", "conflict", "full", "behind", "waits")
-    found: NotSaved = min(refused, key=lambda each: order.index(each.why))
-    return found
+    return min(refused, key=lambda each: order.index(each.why))

@@ -274,3 +274,16 @@ def read_entry(text: str) -> StepEntry:
         None if until is None else int(until),
         None if took is None else int(took),
     )
+
+
+class KnownBox(NamedTuple):
+    """The knowledge that a run has of its job's box. Redis does not park the job if its box lacks an entry."""
+
+    life: str = ""
+    entries: str = ""
+    """Numbers of entries, separated by commas. ``+`` after a number says that the entry is saved, and not only
+    begun."""
+
+
+NOTHING_KNOWN: Final = KnownBox()
+"""The value for a job that does not park."""

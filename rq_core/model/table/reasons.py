@@ -49,6 +49,9 @@ class Reason(StrEnum):
     """A worker gave the job back, because the job's handler has paused one of its scopes."""
     PARKED = "parked"
     """A claim ended because the job is parked until a signal arrives, or until a time."""
+    STEPS_LOST = "steps_lost"
+    """A worker gave the job back because Redis had lost steps of the job before it could park the job, and the worker
+    could not save them again."""
     SHUTDOWN = "shutdown"
     """A worker gave the job back because the worker was stopping."""
     NOT_STARTED = "not_started"

@@ -154,11 +154,15 @@ def rollback(
     return Call("rollback", queue, args, parse_pairs, held, tuple(h[0] for h in held))
 
 
-def park(queue: str, worker: str, held: Sequence[tuple[str, str, str]]) -> Call[dict[str, str]]:
-    """Return the call that parks jobs, given as (id, fence, waits). Its answer is the outcome by id.
+def park(
+    queue: str, worker: str, held: Sequence[tuple[str, str, str, str, str]]
+) -> Call[dict[str, str]]:
+    """Return the call that parks jobs, given as (id, fence, waits, life, knows). Its answer is the outcome by id.
 
     ``waits`` are the numbers of the box entries for which the job waits, separated by commas. If one of these waits is
-    already over, the job becomes ready at once, and the outcome is ``ready``.
+    already over, the job becomes ready at once, and the outcome is ``ready``. ``life`` is the id of the job's box, and
+    ``knows`` are the numbers of other entries that it must have, with ``+`` after those that must be saved. If Redis
+    lacks one of all these entries, the claim stays in force, and the outcome is ``behind``.
     """
     return Call("park", queue, {"worker": worker}, parse_pairs, held, tuple(h[0] for h in held))
 

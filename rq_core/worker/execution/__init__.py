@@ -6,6 +6,7 @@ Read ``executor`` first.
 - ``batches``: collects jobs of batch tasks, and runs each batch.
 - ``running``: one claim with its handler.
 - ``saver``: saves the steps of durable jobs.
+- ``lost_entries``: saves entries again that Redis lost before their jobs could park.
 - ``shows``, ``isolated_shows``: send the progress of jobs, and the chunks of their streams.
 - ``threads``: the threads of ``def`` handlers.
 - ``process_pool``: the processes of isolated handlers.

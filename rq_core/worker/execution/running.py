@@ -9,6 +9,7 @@ from typing import Any, Final
 from rq_core.app.handlers import context as job_context
 from rq_core.app.handlers.context import JobContext
 from rq_core.app.task import Task
+from rq_core.model.durable.boxes import NOTHING_KNOWN
 from rq_core.model.durable.tries import is_spent
 from rq_core.model.job import Claim
 from rq_core.model.limits.costs import costs_text
@@ -89,6 +90,9 @@ class Running:
         """Return a settlement of the claim with this verdict, and with the handler's result, costs and pauses."""
         ran_s = (self.ended or time.monotonic()) - self.started
         taken, pauses, steps = self.context.taken, self.context.pauses, self.context.steps
+        known, save_again = NOTHING_KNOWN, None
+        if verdict == "park" and isinstance(self.ending, Parking):
+            known, save_again = steps.known_beside(self.ending.waits), steps.save_again
         return Settlement(
             self.claim,
             verdict,
@@ -99,6 +103,8 @@ class Running:
             ran_s=ran_s,
             value=self.value if verdict == "complete" else "",
             waits=self.waits,
+            known=known,
+            save_again=save_again,
             taken=costs_text(taken) if taken else "",
             pauses=pauses,
             unsaved=None if steps is None else steps.unsaved,

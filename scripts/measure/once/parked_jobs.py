@@ -119,7 +119,7 @@ def park(client: Client, count: int) -> None:
         waits = [Saving(*each, "wait", 2, "approval", "", f"+{LATER_MS}") for each in named]
         for records in (steps, waits):
             client.run(save(QUEUE, WORKER, records))
-        client.run(claims.park(QUEUE, WORKER, [(*each[:2], "2") for each in named]))
+        client.run(claims.park(QUEUE, WORKER, [(*each[:2], "2", each[2], "") for each in named]))
     assert client.run(client.calls.reads.counts(QUEUE)).parked == known + count
 
 

@@ -49,7 +49,8 @@ def signal(client: Client, name: str, value: str, key: str = "", *, is_logged: b
 
 
 def park(client: Client, fence: str, waits: str) -> None:
-    assert client.run(claims.park(QUEUE, "w-1", [("order", fence, waits)])) == {"order": "parked"}
+    record = ("order", fence, waits, LIFE, "")
+    assert client.run(claims.park(QUEUE, "w-1", [record])) == {"order": "parked"}
 
 
 def parked(client: Client, database: Database, *, is_logged: bool = True) -> dict[str, str]:

@@ -131,6 +131,58 @@ def test_a_job_that_parks_after_its_signal_came_is_woken_at_once(seed: Seed) -> 
     assert ["parked", "woken"] == [str(e.event) for e in seed.entries()[-2:]]
 
 
+@pytest.mark.parametrize(
+    ("waits", "life", "knows"),
+    [("2", LIFE, ""), ("1", LIFE, "2"), ("1", LIFE, "1,2+"), ("1", "f" * 16, "")],
+    ids=["its wait", "another entry", "a saved entry", "its box"],
+)
+def test_a_job_keeps_its_claim_if_redis_lacks_what_its_worker_has_saved(
+    seed: Seed, waits: str, life: str, knows: str
+) -> None:
+    claim = seed.running("a")
+    seed.wait(claim)
+
+    changes = seed.changes(lambda: seed.park(claim, waits=waits, life=life, knows=knows))
+
+    assert {} == {key: each for key, each in changes.items() if key != "slots"}
+    assert {"a": "behind"} == seed.park(claim, waits=waits, life=life, knows=knows)
+    assert {"a": "parked"} == seed.park(claim)
+
+
+def test_a_job_keeps_its_claim_if_redis_has_only_the_beginning_of_a_saved_step(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.save(claim, what="begin")
+    seed.wait(claim, entry=2)
+
+    assert {"a": "behind"} == seed.park(claim, waits="2", knows="1+")
+    seed.save(claim)
+    assert {"a": "parked"} == seed.park(claim, waits="2", knows="1+")
+
+
+def test_a_job_that_lacks_entries_does_not_keep_other_jobs_from_parking(seed: Seed) -> None:
+    """Checks a job in a lane: its place in the cap stays taken, and the other job's place is free."""
+    seed.cap("host", 1)
+    held = [seed.running(name, scopes=[f"host={name}"]) for name in ("a", "b")]
+    lives = [LIFE, "1" * 16]
+    for claim, life in zip(held, lives, strict=True):
+        seed.wait(claim, life=life)
+    seed.control.hdel(seed.keys("boxes"), f"{LIFE}|1")
+    seed.control.hset(seed.keys("boxes"), LIFE, "job=a entries=0 bytes=0")
+
+    assert {"a": "behind", "b": "parked"} == seed.park(*held)
+
+    holders = seed.snapshot()["holders"]
+    assert ["host=a|a"] == [name for name in holders if name.startswith("host")]
+    assert ["a"] == list(seed.snapshot()["leases"])
+
+
+def test_a_cancelled_job_ends_when_it_parks_although_redis_lacks_its_entries(seed: Seed) -> None:
+    claim = seed.running("a")
+    seed.cancel("a")
+
+    assert {"a": "cancelled"} == seed.park(claim)
+
+
 def test_a_sleeping_job_is_not_woken_by_a_signal(seed: Seed) -> None:
     seed.parked("a", "+5000", what="sleep")
 

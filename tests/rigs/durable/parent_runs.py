@@ -360,10 +360,11 @@ class ParentRuns(Searched[History]):
         if parent.state == "cancelling":
             cancels = worker._replace(does="orphans", found=NONE)
             return cancels, history._replace(parent=moved(parent, "cancelled"))
-        if parent.waits != worker.at:
-            # Redis has lost the entry: the handler begins it again. A park puts nothing back.
-            kept = history.kept if parent.box.life else 0
-            return None, history._replace(parent=moved(parent, "ready"), kept=kept)
+        is_lost = parent.waits != worker.at or parent.box.life != worker.box.life
+        if is_lost or self.is_behind(parent, worker):
+            if self.has("a park ends the claim although entries are lost"):
+                return None, history._replace(parent=moved(parent, "ready"))
+            return worker._replace(does="wait"), history
         parent = moved(parent, "parked")
         if not self.has("park does not look into the box"):
             parent = self.ripe(parent)

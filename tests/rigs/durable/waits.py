@@ -229,13 +229,16 @@ class Waits(Searched[History]):
         elif worker.does == "over":
             if holds:
                 self.judge_end(job, worker)
-                yield job._replace(state="gone"), None
-            else:
-                yield job, None
+            yield job._replace(state="gone") if holds else job, None
         elif worker.does == "park":
-            yield self.park(job, worker, holds=holds), None
+            is_behind = job.life != worker.life or bool(self.missing(job, worker))
+            again = worker._replace(does="again") if holds and is_behind else None
+            # If Redis has lost entries, the claim stays in force, and the worker saves them again.
+            yield job if again else self.park(job, worker, holds=holds), again
         elif holds and (mended := self.mended(job, worker)) is not None:
             yield mended
+        elif worker.does == "again":
+            yield (self.waits_again(job, worker) if holds else job), worker._replace(does="park")
         elif worker.does == "save":
             unfenced = self.has("save without the fence") and job.state != "gone"
             if holds or unfenced:
@@ -333,6 +336,12 @@ class Waits(Searched[History]):
         memory = put(worker.memory, at, entry)
         begun = job._replace(entries=put(job.entries, at, entry))
         yield begun, worker._replace(does="park", memory=memory)
+
+    def waits_again(self, job: Job, worker: Worker) -> Job:
+        """Return the job after the wait for which it parks was saved again: a signal may have come meanwhile."""
+        if worker.at == SLEEP or not job.mail or is_saved(job.entries[worker.at]):
+            return job
+        return self.written(job._replace(mail=job.mail[1:]), worker.at, job.mail[0])
 
     def park(self, job: Job, worker: Worker, *, holds: bool) -> Job:
         unfenced = self.has("park without the fence") and job.state != "gone"

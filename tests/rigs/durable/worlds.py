@@ -48,6 +48,10 @@ OF_WAITS: Final = (
 )
 OF_SLEEPS: Final = ("a retry begins a sleep anew", "a time that is over empties the mail")
 OF_FAILOVERS: Final = ("nothing that Redis forgot is put back",)
+OF_PARENTS_FAILOVERS: Final = (
+    *OF_FAILOVERS,
+    "a park ends the claim although entries are lost",
+)
 OF_MOVED_BOXES: Final = (
     "a box that a signal began is not moved",
     "a moved box leaves its mail",
@@ -152,7 +156,7 @@ SHORT: Final[dict[str, Kind]] = {
         OF_STALE_CANCELS,
     ),
     "a join, and a failover of the parent": Kind(
-        lambda planted: Joins(planted, Budget(parent_fails=1), signals=False), OF_FAILOVERS
+        lambda planted: Joins(planted, Budget(parent_fails=1), signals=False), OF_PARENTS_FAILOVERS
     ),
     "a join, and a failover of the children": Kind(
         lambda planted: Joins(planted, Budget(children_fail=1, requeues=1), signals=False),
@@ -188,7 +192,7 @@ WORLDS: Final[dict[str, Kind]] = {
         (*OF_CANCELS, *OF_STALE_CANCELS),
     ),
     "a join with signals, and a failover of the parent": Kind(
-        lambda planted: Joins(planted, Budget(parent_fails=1)), OF_FAILOVERS
+        lambda planted: Joins(planted, Budget(parent_fails=1)), OF_PARENTS_FAILOVERS
     ),
     "a join with signals, and a failover of the children": Kind(
         lambda planted: Joins(planted, Budget(children_fail=1, requeues=2, deaths=1)),
@@ -196,7 +200,7 @@ WORLDS: Final[dict[str, Kind]] = {
     ),
     "a join, and failovers of both": Kind(
         lambda planted: Joins(planted, Budget(parent_fails=1, children_fail=1), signals=False),
-        OF_FAILOVERS,
+        OF_PARENTS_FAILOVERS,
     ),
     "a step, two waits and a sleep": Kind(lambda planted: Waits(planted), (*OF_WAITS, *OF_SLEEPS)),
     "a step and two waits, and a failover": Kind(

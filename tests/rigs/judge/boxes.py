@@ -221,10 +221,12 @@ class Boxes:
         box = self.box_of(job_id) or Box(job_id)
         self.parked[job_id] = event
         marks = [int(mark) for mark in facts["waits"].split(",")]
+        if missing := [mark for mark in marks if mark not in box.entries]:
+            yield f"I22: it parks for entries {missing}, which its box lacks"
         steps = [step for mark in marks if (step := box.entries.get(mark)) is not None]
         waits = [step for step in steps if step.kind is not None and step.digest is None]
         if len(waits) < len(marks):
-            if not self.has_lost:
+            if not (self.has_lost or missing):
                 yield f"I22: it parks for {facts['waits']}, and has {box.entries}"
             self.must_wake[job_id] = "it waits for what Redis does not have"
         ends = [step.until_ms for step in waits if step.until_ms is not None]

@@ -46,13 +46,13 @@ def make_job(client: Client, queue: str, life: str) -> None:
     say(fence, "begin", 2, "invoice")
     say(fence, "save", 2, "invoice", pack_result("7"))
     say(fence, "wait", 3, "approval")
-    client.run(claims.park(queue, "w-1", [(JOB, fence, "3")]))
+    client.run(claims.park(queue, "w-1", [(JOB, fence, "3", life, "")]))
     signal("approval", "true")
     fence = claim()
     say(fence, "wait", 3, "approval")
     say(fence, "sleep", 4, "cool-off", about="+999999999")
     signal("refusal", "false")
-    client.run(claims.park(queue, "w-1", [(JOB, fence, "4")]))
+    client.run(claims.park(queue, "w-1", [(JOB, fence, "4", life, "")]))
 
 
 # In SQL.

@@ -370,9 +370,9 @@ class Worker(Actor):
                 raise Violated(f"{self.name} was told {result!r}") from result
         for (_, group), outcomes in zip(calls, results, strict=False):
             for settlement in group:
-                self.settled(settlement, outcomes.get(settlement.claim.id))
+                self.settled(settlement, outcomes.get(settlement.claim.id), client)
         for settlement in reported:
-            self.settled(settlement, results[-1].refused.get(settlement.claim.id))
+            self.settled(settlement, results[-1].refused.get(settlement.claim.id), client)
         for claim in results[-1].jobs:
             self.start(claim)
         if results[-1].ticks:
@@ -473,7 +473,8 @@ class Worker(Actor):
                 self.drop(key)
                 return []
             case "park":
-                return [Settlement(run.claim, "park", reason="parked", waits=handler.waits)]
+                park = Settlement(run.claim, "park", reason="parked", waits=handler.waits)
+                return [park._replace(known=handler.known)]
             case "cancelled":
                 return [Settlement(run.claim, "final", 0, "cancelled", ERROR)]
         run.verdict = handler.outcome
@@ -503,9 +504,16 @@ class Worker(Actor):
         self.simulation.returned[claim.id, claim.fence, self.name] = value
         return value
 
-    def settled(self, settlement: Settlement, refused: str | None) -> None:
+    def settled(self, settlement: Settlement, refused: str | None, client: Client) -> None:
         claim = settlement.claim
-        self.drop(f"{claim.fence} {claim.id}")
+        key = f"{claim.fence} {claim.id}"
+        if refused == "behind":
+            # The claim stays in force, and the next turn parks the job again.
+            handler = self.held[key].handler
+            assert handler is not None
+            handler.save_again(client)
+            return
+        self.drop(key)
         if settlement.verdict == "park" and refused in ("stale", "gone"):
             self.simulation.refused["park"] += 1
         if settlement.verdict == "complete" and refused is None:

@@ -19,10 +19,10 @@ from rq_core.app.durable.handles import DurableSync
 from rq_core.app.durable.step_calls import StepCalls
 from rq_core.app.durable.step_values import NOT_DONE
 from rq_core.app.handlers.context import JobContext
-from rq_core.app.handlers.handler_setup import Surroundings
+from rq_core.app.handlers.handler_setup import Surroundings, now
 from rq_core.connections.client import Client
 from rq_core.errors import QueueDamaged
-from rq_core.model.durable.boxes import OVER
+from rq_core.model.durable.boxes import NOTHING_KNOWN, OVER, KnownBox
 from rq_core.model.job import Claim, NewJob, read_spec
 from rq_core.model.table.machine import Event
 from rq_core.model.unique_names import digest_of
@@ -116,6 +116,7 @@ class Handler:
     outcome: str = ""
     """The end of the handler: complete, park, lost, cancelled, or the verdict of its failure."""
     waits: str = ""
+    known: KnownBox = NOTHING_KNOWN
     seen: list[tuple[str, str]] = field(default_factory=list)
     """The names of the entries that the handler has passed, with the digest of each value."""
 
@@ -141,6 +142,7 @@ class Handler:
                 self.outcome = "complete"
             except Parking as parking:
                 self.outcome, self.waits = "park", ",".join(map(str, parking.waits))
+                self.known = self.context.steps.known_beside(parking.waits)
             except LeaseLost:
                 self.outcome = "lost"
             except JobCancelled:
@@ -149,6 +151,16 @@ class Handler:
                 raise AssertionError(f"no member of a box was damaged, and {damage}") from damage
             except Failing:
                 self.outcome = self.verdict
+
+    def save_again(self, client: Client) -> None:
+        """Save the entries that Redis has lost, so that the job can park."""
+
+        async def saved(context: JobContext, records: Sequence[Saving]) -> dict[int, Any]:
+            found: dict[int, Any] = client.run(save(context.queue, context.worker, records))
+            return found
+
+        now(self.context.steps.save_again(saved))
+        self.worker.simulation.refused["behind"] += 1
 
     def _handle(self, job: DurableSync) -> None:
         used: dict[str, int] = {}

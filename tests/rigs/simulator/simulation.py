@@ -263,7 +263,8 @@ class Simulation:
         """The effects of the steps of durable jobs."""
         self.mail = durable.Mail()
         self.refused: Counter[str] = Counter()
-        """The number of late saves and late parks that Redis has refused."""
+        """The number of late saves and late parks that Redis has refused, and the number of parks that came after a
+        loss of entries (``behind``)."""
         self.healing = False
         self.step = 0
         self.lost: list[str] = []

@@ -170,10 +170,10 @@ class FamilyWorker(Worker):
                 raise Violated(f"{self.name} was told {result!r}") from result
         for (_, group), outcomes in zip(settling, results, strict=False):
             for settlement in group:
-                self.settled(settlement, outcomes.get(settlement.claim.id))
+                self.settled(settlement, outcomes.get(settlement.claim.id), client)
             self.ends.note(group, outcomes)
         for settlement in reported:
-            self.settled(settlement, results[-1].refused.get(settlement.claim.id))
+            self.settled(settlement, results[-1].refused.get(settlement.claim.id), client)
         self.ends.note(reported, results[-1].refused)
         for claim in results[-1].jobs:
             self.start(claim)
