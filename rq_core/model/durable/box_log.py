@@ -49,7 +49,7 @@ class LoggedSignal(NamedTuple):
     def is_for(self, entry: str, digest: str) -> bool:
         """Return whether a wait, the box entry named ``entry``, may have taken this signal, whose value has this
         digest."""
-        return self.facts["name"] == signal_of(entry) and self.facts["digest"] == digest
+        return (self.facts["name"], self.facts["digest"]) == (signal_of(entry), digest)
 
     def text_of_lost(self) -> str:
         """Return the text of a signal whose value is lost. The signal keeps its number, as if a wait had taken it.

@@ -18,6 +18,7 @@ from rq_core.model.durable.boxes import (
     BoxHeader,
     Signal,
     StepEntry,
+    entry_in,
     header_in,
     read_entry,
     read_header,
