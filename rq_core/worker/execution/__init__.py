@@ -6,6 +6,7 @@ Read ``executor`` first.
 - ``batches``: collects jobs of batch tasks, and runs each batch.
 - ``running``: one claim with its handler.
 - ``saver``: saves the steps of durable jobs.
+- ``forks``: gives the box of a fork the entries of its origin.
 - ``shows``, ``isolated_shows``: send the progress of jobs, and the chunks of their streams.
 - ``threads``: the threads of ``def`` handlers.
 - ``process_pool``: the processes of isolated handlers.
