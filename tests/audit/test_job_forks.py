@@ -19,6 +19,7 @@ from sql_audit.proof.result import LogVerdict
 from sql_audit.proof.verify import verify
 from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
+from tests.kit.wait import wait_until
 
 QUEUE = "orders"
 
@@ -122,6 +123,44 @@ def test_verify_holds_for_a_fork_of_a_dead_job_beside_redis(
     assert [] == compare(app.client, database, QUEUE)[0]
     result = verify(database)
     assert (LogVerdict.HOLDS, []) == (result.verdict, result.violations)
+
+
+def test_verify_holds_for_a_fork_with_waits_and_sleeps(
+    app: App, database: Database, did: list[str]
+) -> None:
+    """Checks a wait that took a signal, one that was over, a sleep, and a wait that is not over at the fork."""
+
+    @app.task(queue=QUEUE)
+    async def waiting() -> None:
+        job = durable()
+        did.append(await job.wait("approval", str))
+        await job.wait("objection", str, timeout=0.001)
+        await job.sleep("nap", 0.001)
+        did.append(await job.wait("delivery", str))
+
+    handle = waiting.with_options(id="o-1").enqueue()
+    app.signal(handle, "approval", "yes")
+    wait_until(
+        lambda: work(app, database) or len(did) > 1 or waits_for(app, "delivery"), "it waits"
+    )
+    made = app.fork("o-1")
+    work(app, database)
+    for each in (handle, made):
+        app.signal(each, "delivery", each.id)
+    did.clear()
+    work(app, database)
+
+    assert {"yes", "o-1", made.id} == set(did)
+    assert ["approval", "objection", "nap", "delivery"] == [e[1] for e in saved(database, made.id)]
+    assert [] == compare(app.client, database, QUEUE)[0]
+    result = verify(database)
+    assert (LogVerdict.HOLDS, []) == (result.verdict, result.violations)
+
+
+def waits_for(app: App, name: str) -> bool:
+    """Return whether the job o-1 has begun the wait ``name``."""
+    found = app.client.run(app.client.calls.reads.steps("o-1", [QUEUE]))
+    return found is not None and name in [each.name for each in found.entries.values()]
 
 
 def test_a_job_whose_values_no_one_has_is_not_forked(
