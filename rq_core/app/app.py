@@ -32,7 +32,7 @@ from rq_core.app.handlers.retry import RetryPolicy
 from rq_core.app.handles.handle import JobHandle, handle_of
 from rq_core.app.limits.breaker import Breaker
 from rq_core.app.limits.caps import Cap, Rate
-from rq_core.app.many.copies import CopyProducer
+from rq_core.app.many.forks import ForkProducer
 from rq_core.app.options import (
     TIMEOUT_S_MIN,
     EnqueueOptions,
@@ -73,7 +73,7 @@ Around = TypeVar("Around", bound="Callable[[JobContext], Any]")
 DEFAULT_QUEUE: Final = "default"
 
 
-class App(CopyProducer):
+class App(ForkProducer):
     """A set of tasks, with the server and the audit database of their jobs. Threads may share an app.
 
     - ``redis``: the URL of the server: redis://, rediss://, unix://, embedded:// or

@@ -27,6 +27,7 @@ COMMANDS: Final[Commands] = {
     "steps": ("steps:steps", "Show what a durable job has saved."),
     "children": ("steps:children", "Show the children of a durable job, and how each has ended."),
     "signal": ("steps:signal", "Send a signal to a durable job, which waits for it."),
+    "fork": ("steps:fork_job", "Enqueue a copy of a durable job that runs from a step on."),
     "result": ("result:result", "Show the outcome of a job, and its result."),
     "jobs": (
         "lists:jobs",

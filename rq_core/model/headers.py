@@ -18,6 +18,8 @@ HEADERS_BYTES_MAX: Final = 2048
 TRACE_HEADER: Final = "rq-core-trace"
 """The header that says how the span of a claim belongs to the span that enqueued the job. The caller may choose the
 value ``parent`` or ``link``. With ``first``, the span of the job's first claim may be a child of the enqueuing span."""
+FORK_HEADER: Final = "rq-core-fork"
+"""The header of a fork. It names the job that the fork copies (:mod:`rq_core.model.durable.forks`)."""
 
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 

@@ -31,8 +31,8 @@ AUDIT: Final = "rq_core.audit"
 
 
 class HistoryReader(Protocol):
-    """A function that returns a job's events, oldest first; without a queue (None), from all queues. Each event has at
-    least ``type`` (a machine.Event as text), ``queue`` and ``at_ms`` (Unix ms)."""
+    """A function that returns a job's events, oldest first; without a queue (None), from all queues. Each has ``type``
+    (a machine.Event as text), ``queue``, ``at_ms`` (Unix ms), ``detail`` (fields) and ``orphaned`` (forgotten)."""
 
     def __call__(self, audit_url: str, job_id: str, queue: str | None, /) -> list[Any]: ...
 

@@ -18,6 +18,8 @@ from tests.kit.servers import Engine, engines
 QUEUE = "mail"
 HERE = Path(__file__).parent
 ON_SQLITE = {
+    # A fork reads the log by the statement of `audit history`.
+    "test_job_forks.py",
     # Verify judges rows in Python. That it gets the same rows from PostgreSQL: test_verify_real.py, and each test that
     # proves a log there at its end.
     "test_lies.py",

@@ -126,6 +126,7 @@ CALLS: dict[str, list[str]] = {
     "watch": ["dies"],
     "children": ["dies"],
     "signal": ["dies", "approval", "--reason", HOSTILE[:500]],
+    "fork": ["dies", "--from-step", HOSTILE[:500], "--reason", HOSTILE[:500]],
     "result": ["dies"],
     "dead": ["mail"],
     "unique": ["mail"],

@@ -133,3 +133,26 @@ def test_the_job_command_shows_what_a_parked_job_waits_for_and_its_kept_signals(
     (signal,) = found["signals"]
     assert (1, "refusal", "k") == (signal["signal"], signal["name"], signal["key"])
     assert "private" not in json.dumps(found)
+
+
+def test_the_fork_command_enqueues_a_copy_that_has_the_steps_before_a_step(valkey_url: str) -> None:
+    def fork(*words: str) -> Result:
+        return CliRunner().invoke(root, ["fork", *words, "--redis", valkey_url])
+
+    with Seed(valkey_url, real_clock=True) as seed:
+        claim = seed.running("a")
+        seed.save(claim)
+        seed.save(claim, entry=2, name="ship")
+        seed.fail(claim, verdict="final")
+
+        first = fork("a", "--from-step", "ship", "--by", "ann", "--reason", "checked")
+        entry = seed.entries()[-1]
+        again = json.loads(fork("a", "--from-step", "ship", "--json").output)
+        unknown = fork("a", "--from-step", "pay")
+
+    assert f"{again['id']} enqueued in {seed.queue}" in first.output
+    assert (True, seed.queue) == (again["duplicate"], again["queue"])
+    assert ("ann", "fork of a from ship: checked") == (entry.by, entry.why)
+    assert 1 == unknown.exit_code
+    assert "it has no step 'pay', but charge, ship." in unknown.output
+    assert 1 == fork("nobody").exit_code

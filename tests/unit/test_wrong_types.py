@@ -81,6 +81,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Given]] = {
     "App.edit_where": (lambda which: app().edit_where(which, now=True), {}),
     "App.prune_where": (lambda which: app().prune_where(which), {}),
     "App.copy": (lambda **g: app().copy(**g), {"job_id": "a", "queue": "mail"}),
+    "App.fork": (lambda **g: app().fork(**g), {"job_id": "a", "queue": "mail"}),
     "App.replay": (lambda **g: app().replay(g.pop("which"), **g), {"which": Filter(queue="mail")}),
     "Filter": (Filter, {"queue": "mail"}),
     "Task.with_options": (with_options, {}),
@@ -103,7 +104,7 @@ LIKE: dict[str, Any] = {
     "App.as_completed": App.as_completed, "App.connect_to": App.connect_to, "App.set_cap": App.set_cap,
     **{f"App.{v}_schedule": getattr(App, f"{v}_schedule") for v in ("pause", "resume", "remove", "release", "run")},
     "App.pause_scope": App.pause_scope, "App.resume_scope": App.resume_scope,
-    "App.caps": App.caps, "App.copy": App.copy, "App.replay": App.replay,
+    "App.caps": App.caps, "App.copy": App.copy, "App.fork": App.fork, "App.replay": App.replay,
     "Task.with_options": rq_core.Task.with_options,
 }  # fmt: skip
 """The public callable of a call in CALLS, by the name of the call. Its signature says which parameters are tested. For

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -383,9 +384,10 @@ async def test_an_isolated_handler_that_must_stop_begins_no_step(
 ) -> None:
     saver = Saver(own.connections.async_client(), "w-1", lambda _queue: True)
     with testing.job_running() as context:
-        assert await saver.answer(context, "lease", [])
+        running: Any = SimpleNamespace(context=context)
+        assert await saver.answer(running, "lease", [])
         context.tell(LeaseLost())
-        assert not await saver.answer(context, "lease", [])
+        assert not await saver.answer(running, "lease", [])
 
 
 async def test_a_claim_that_a_save_finds_lost_is_no_longer_extended(

@@ -46,6 +46,7 @@ from rq_core.model.durable.children import (
     item_name,
     join_name,
     launch_name,
+    life_of_children,
     pack_queues,
     parent_header,
     read_queues,
@@ -268,7 +269,8 @@ class JobSteps(ParkingSteps):
         queues = read_queues(entry.value)
         if len(queues) != count:
             raise StepMismatch(self._says_other_count(launch, len(queues), count))
-        return [(queue, self._child_id(launch, index)) for index, queue in enumerate(queues)]
+        life = life_of_children(entry.value, self._life or "")
+        return [(queue, child_id(life, launch, index)) for index, queue in enumerate(queues)]
 
     def _says_other_count(self, launch: str, before: int, count: int) -> str:
         """Return the message for a run with ``count`` calls, if an earlier run has enqueued ``before`` children."""

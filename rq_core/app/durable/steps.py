@@ -32,6 +32,7 @@ from rq_core.model.durable.boxes import (
     StepEntry,
     new_life,
 )
+from rq_core.model.headers import FORK_HEADER
 from rq_core.model.outcome import TOO_LARGE
 from rq_core.model.result_encoding import DIGEST, NO_VALUE, pack_result, unpack_result
 from rq_core.protocol.calls.boxes import NotSaved, Saving, refusals
@@ -291,7 +292,7 @@ class Steps:
         async with self.home.turn():
             if self._is_loaded():
                 return
-            if self._context.claim == 1:
+            if self._context.claim == 1 and FORK_HEADER not in self._context.headers:
                 # Nothing can have been saved before. If a signal has begun the box, the first save is refused.
                 self._life, self._entries = new_life(), []
                 return
@@ -424,9 +425,8 @@ class Steps:
         """Wait until a step may begin. Raises InvalidStep inside another step, and NotDurable after the handler's end.
         If the handler must stop, raises the reason as an exception, such as JobCancelled."""
         if in_step.get():
-            raise InvalidStep(
-                step="", why="it is inside of another step, whose function must do all by itself"
-            )
+            why = "it is inside of another step, whose function must do all by itself"
+            raise InvalidStep(step="", why=why)
         if self._is_over:
             raise NotDurable(call="step()", why="the handler of this job has ended")
         self._context.raise_if_cancelled()

@@ -20,7 +20,12 @@ from rq_core.app.flows.sweep import (
     stops_of,
     unsaved_of,
 )
-from rq_core.model.durable.children import child_id, launch_name, read_queues
+from rq_core.model.durable.children import (
+    child_id,
+    launch_name,
+    life_of_children,
+    read_queues,
+)
 from rq_core.model.job import read_spec
 from rq_core.model.outcome import Outcome
 from rq_core.model.table.machine import State
@@ -155,7 +160,8 @@ def _places(
             if spot.launch not in queues:
                 queues[spot.launch] = read_queues(launch.value)
             queue = queues[spot.launch][spot.at]
-            found[spot] = FlowChild(queue, child_id(life, spot.launch, spot.at))
+            made_of = life_of_children(launch.value, life)
+            found[spot] = FlowChild(queue, child_id(made_of, spot.launch, spot.at))
     return found
 
 

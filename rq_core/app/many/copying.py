@@ -26,7 +26,7 @@ from rq_core.errors import (
     PayloadTooLarge,
 )
 from rq_core.model import plugins
-from rq_core.model.headers import TRACE_HEADER, read_headers
+from rq_core.model.headers import FORK_HEADER, TRACE_HEADER, read_headers
 from rq_core.model.job import NewJob, read_spec
 from rq_core.model.keys import check_name, is_name, queue_keys
 from rq_core.model.settings import AUDIT_PAYLOADS
@@ -144,11 +144,16 @@ class Copying:
         """The ids of the jobs on the pages so far. They are left out of later pages: the log has an entry for each
         death, so a job that died several times is found several times."""
 
-    def one(self, job_id: str) -> JobHandle[Any]:
-        """Copy one job, and return the copy's handle. Raises NotCopied, and the errors of enqueue."""
+    def one(
+        self, job_id: str, copy: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> JobHandle[Any]:
+        """Copy one job, and return the copy's handle. Raises NotCopied, and the errors of enqueue.
+
+        ``copy`` is the id of the copy; None: as in a replay. ``headers`` are further headers of the copy.
+        """
         self._wait_for_log()
         _, specs = self._sources([job_id])
-        outcome, job = self._copy(job_id, specs)
+        outcome, job = self._copy(job_id, specs, copy or copy_id(job_id, self._name), headers)
         if job is not None and self._log is not None and self._log.known(self._queue, [job.id]):
             calls = self._app.client.calls
             if self._app.client.run(calls.reads.job(job.id, [self._queue])) is None:
@@ -199,7 +204,7 @@ class Copying:
             elif copies[job_id] in known:
                 outcomes[job_id] = BEFORE
             elif room is None or len(jobs) < room:
-                outcomes[job_id], job = self._copy(job_id, specs)
+                outcomes[job_id], job = self._copy(job_id, specs, copies[job_id])
                 if job is not None:
                     jobs[job_id] = job
                     if len(jobs) == room and not dry_run:
@@ -246,8 +251,15 @@ class Copying:
     def _matches(self, spec: str) -> bool:
         return self._which is None or self._which.matches_spec(spec)
 
-    def _copy(self, job_id: str, specs: Mapping[str, str]) -> tuple[str, NewJob | None]:
-        copy = copy_id(job_id, self._name)
+    def _copy(
+        self,
+        job_id: str,
+        specs: Mapping[str, str],
+        copy: str,
+        more: Mapping[str, str] | None = None,
+    ) -> tuple[str, NewJob | None]:
+        """Make the copy of a job, with the id ``copy``. ``more`` are further headers of the copy. Return the outcome,
+        and the copy if it can be enqueued."""
         if not is_name(copy):
             return TOO_LONG, None
         if job_id not in specs:
@@ -258,6 +270,8 @@ class Copying:
             if headers.get(TRACE_HEADER) == "first":
                 # The copy is not what the original's trace waited for.
                 del headers[TRACE_HEADER]
+            headers.pop(FORK_HEADER, None)  # The copy of a fork begins at the first step.
+            headers |= more or {}
             args = {**json.loads(spec.args_json), **self._changes}
             made = self._job_of(spec.task, args, {"id": copy, "headers": headers})
         except KeyNeeded:

@@ -1,4 +1,4 @@
-"""The commands ``rq-core steps``, ``rq-core children`` and ``rq-core signal``, which are about durable jobs."""
+"""The commands ``steps``, ``children``, ``signal`` and ``fork`` of ``rq-core``, which are about durable jobs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from rq_core.cli.options import (
     actor,
+    audit_url_option,
     audited_options,
     connect,
     json_option,
@@ -217,3 +218,52 @@ def signal(
         print_json({"queue": each, "outcome": outcome, "signal": sent.number})
     else:
         say(f"{job_id}: {_SENT[outcome]}")
+
+
+@click.command("fork")
+@click.argument("job_id", metavar="ID")
+@click.option(
+    "--from-step",
+    metavar="NAME",
+    help="The first step that runs; by default, the fork goes on behind all that the job has saved.",
+)
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="The name of the fork; by default one that is made of --from-step. A job is forked once for each name.",
+)
+@queue_option
+@audit_url_option("The audit database, for a job that has left Redis.")
+@audited_options
+@server_options
+@json_option
+def fork_job(
+    job_id: str,
+    from_step: str | None,
+    name: str | None,
+    queue: str | None,
+    audit_url: str | None,
+    by: str | None,
+    reason: str,
+    redis_url: str,
+    prefix: str,
+    *,
+    as_json: bool,
+) -> None:
+    """Enqueue a copy of the durable job ID that runs from a step on. What the job has saved before this step is copied.
+
+    The job itself does not change. The copy has the options that the workers registered for its task. If the job has
+    left Redis, its arguments and what its steps returned come from the audit log, if the log keeps them.
+    """
+    from rq_core.app.app import App
+
+    with connect(redis_url, prefix) as client:
+        known_queues(client, queue)
+    with App(redis_url, audit_url, prefix=prefix) as app:
+        made = app.fork(
+            job_id, from_step=from_step, queue=queue, name=name, by=actor(by), reason=reason
+        )
+    if as_json:
+        print_json({"queue": made.queue, "id": made.id, "duplicate": made.duplicate})
+    else:
+        say(f"{made.id} {'was enqueued before' if made.duplicate else 'enqueued'} in {made.queue}")

@@ -94,8 +94,10 @@ def launch_name(launch: str) -> str:
     return f"{MAP_PREFIX}{launch}"
 
 
-def pack_queues(queues: Sequence[str]) -> str:
+def pack_queues(queues: Sequence[str], life: str | None = None) -> str:
     """Return the queues of the children as JSON: the value of the entry that enqueues them.
+
+    ``life`` is the id of the box in which the children's map began; None: the box that has the entry.
 
     >>> pack_queues(["pages", "pages"])
     '{"count":2,"queue":"pages"}'
@@ -103,6 +105,8 @@ def pack_queues(queues: Sequence[str]) -> str:
     said: Any = list(queues)
     if len(set(queues)) < 2:
         said = {"count": len(queues), "queue": queues[0] if queues else None}
+    if life is not None:
+        said = (said if isinstance(said, dict) else {"queues": said}) | {"life": life}
     return json.dumps(said, separators=(",", ":"))
 
 
@@ -110,7 +114,9 @@ def read_queues(value: str | None) -> list[str]:
     """Return the queue of each child, from the value of the entry that enqueued the children. Raises ValueError if the
     value is not valid."""
     said: Any = json.loads(value or "null")
-    if isinstance(said, dict):
+    if isinstance(said, dict) and "queues" in said:
+        said = said["queues"]
+    elif isinstance(said, dict):
         count = said.get("count")
         # A forged number must not take all memory.
         if type(count) is not int or not 0 <= count <= CHILDREN_MAX:
@@ -119,6 +125,17 @@ def read_queues(value: str | None) -> list[str]:
     if not isinstance(said, list) or not all(is_name(each) for each in said):
         raise ValueError("the entry does not name the children's queues")
     return said
+
+
+def life_of_children(value: str | None, life: str) -> str:
+    """Return the id of the box from which the children's ids are computed. ``value`` is the value of the entry that
+    enqueued the children, and ``life`` the id of the box that has this entry.
+
+    The two boxes differ if a fork has copied the entry.
+    """
+    said: Any = json.loads(value or "null")
+    found = said.get("life") if isinstance(said, dict) else None
+    return found if isinstance(found, str) else life
 
 
 def children_in(life: str, entries: Iterable[StepEntry]) -> list[Child]:
@@ -132,10 +149,11 @@ def children_in(life: str, entries: Iterable[StepEntry]) -> list[Child]:
             continue
         is_joined = join_name(launch) in saved
         with suppress(ValueError, TypeError):
+            made_of = life_of_children(entry.value, life)
             for n, queue in enumerate(read_queues(entry.value)):
                 is_saved = item_name(launch, n) in saved
                 over = is_saved or is_joined
-                found.append(Child(launch, n, queue, child_id(life, launch, n), is_saved, over))
+                found.append(Child(launch, n, queue, child_id(made_of, launch, n), is_saved, over))
     return found
 
 

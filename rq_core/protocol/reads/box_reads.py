@@ -25,6 +25,7 @@ from rq_core.model.durable.boxes import (
     read_signal,
 )
 from rq_core.model.durable.children import join_name
+from rq_core.model.result_encoding import VALUE_MAX
 from rq_core.model.state_line import LINE_MAX, line_of_job, read_state_line
 from rq_core.model.table.machine import State
 from rq_core.protocol.engine.plan import Plan
@@ -187,6 +188,26 @@ class BoxReads(QueueReader):
     def entries(self, queue: str, life: str) -> Plan[dict[int, StepEntry]]:
         """Return the entries of a box by number. An entry that cannot be read is left out."""
         _, found = yield from self._entries(self._keys(queue)("boxes"), queue, life, ENTRIES_MAX)
+        return found
+
+    def beginning(
+        self, queue: str, job_id: str, life: str, before: int
+    ) -> Plan[dict[int, StepEntry]]:
+        """Return the entries of a job's box below number ``before``, by number. An entry that is missing or cannot be
+        read is left out. So are all entries if the box is not that of the job."""
+        boxes = self._keys(queue)("boxes")
+        (text,) = yield from self._delivery.ask([["HGET", boxes, life]], queue)
+        header = header_in(text)
+        if header is None or header.job_id != job_id:
+            return {}
+        # With large values, a reply has at most PAGE_BYTES.
+        page = PAGE if header.size <= PAGE_BYTES else PAGE_BYTES // VALUE_MAX
+        found: dict[int, StepEntry] = {}
+        for first in range(1, before, page):
+            numbers = range(first, min(first + page, before))
+            asked = [["HMGET", boxes, *(f"{life}|{number}" for number in numbers)]]
+            (texts,) = yield from self._delivery.ask(asked, queue)
+            found |= {n: e for n, e in zip(numbers, map(entry_in, texts), strict=True) if e}
         return found
 
     def heads(self, queue: str, life: str) -> Plan[dict[str, StepEntry] | None]:

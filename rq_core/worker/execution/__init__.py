@@ -7,6 +7,7 @@ Read ``executor`` first.
 - ``running``: one claim with its handler.
 - ``saver``: saves the steps of durable jobs.
 - ``lost_entries``: saves entries again that Redis lost before their jobs could park.
+- ``forks``: gives the box of a fork the entries of its origin.
 - ``shows``, ``isolated_shows``: send the progress of jobs, and the chunks of their streams.
 - ``threads``: the threads of ``def`` handlers.
 - ``process_pool``: the processes of isolated handlers.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from rq_core import errors
+from rq_core import errors, signals
 from rq_core.app.durable.step_calls import StepCalls
 from rq_core.app.handlers.context import JobContext
 from rq_core.app.handlers.handler_setup import ProcessValues, now
@@ -53,7 +53,8 @@ class PipeQuestions:
             answer = self._open.pop(message["answer"])
         if "error" in message:
             kind, says, facts = message["error"]
-            answer.set_exception(getattr(errors, kind, errors.RqCoreError)(says, **facts))
+            known = getattr(signals, kind, errors.RqCoreError)
+            answer.set_exception(getattr(errors, kind, known)(says, **facts))
         else:
             answer.set_result(message["found"])
 

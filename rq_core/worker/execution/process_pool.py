@@ -136,7 +136,7 @@ class IsolationPool:
         reply: dict[str, Any] = {"answer": asked["ask"]}
         try:
             assert self._saver is not None
-            reply["found"] = await self._saver.answer(running.context, asked["call"], asked["args"])
+            reply["found"] = await self._saver.answer(running, asked["call"], asked["args"])
         except RqCoreError as error:
             facts = {k: v for k, v in error.facts.items() if isinstance(v, str | int | float)}
             reply["error"] = [type(error).__name__, str(error), facts]

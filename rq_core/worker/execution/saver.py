@@ -17,11 +17,13 @@ from rq_core.app.durable.step_calls import StepCalls
 from rq_core.app.handlers.context import JobContext
 from rq_core.app.handlers.handler_setup import ProcessValues
 from rq_core.errors import AuditBacklogFull, QueueFull, RqCoreError, ServerError
+from rq_core.model.headers import FORK_HEADER
 from rq_core.protocol.calls.boxes import BATCH_MAX, SaveAnswer, Saving, save
 from rq_core.protocol.engine.plan import Call, Plan
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads.box_reads import Box
 from rq_core.signals import Parking
+from rq_core.worker.execution.forks import ForkSaver
 from rq_core.worker.execution.running import Running
 
 PAUSE_S: Final = 0.5
@@ -77,19 +79,25 @@ class Saver:
         ends = None if task.isolation is not None else end
         kept = task.options.audit_result
         calls = StepCalls(task.app.surroundings, resources, is_async=task.is_async)
+        saver = self._saver_for(running)
         if task.is_async:
-            return LoopHome(self, context, kept, calls, running, ends)
+            return LoopHome(saver, context, kept, calls, running, ends)
         assert self.loop is not None
         stop = None if ends is None else partial(ends, running)
-        return ThreadHome(self, context, kept, calls, self.loop, stop)
+        return ThreadHome(saver, context, kept, calls, self.loop, stop)
 
-    async def answer(self, context: JobContext, call: str, args: Sequence[Any]) -> Any:
+    def _saver_for(self, running: Running) -> Saves:
+        """Return the saver for one claim. The box of a fork first gets the entries of its origin."""
+        return self if FORK_HEADER not in running.context.headers else ForkSaver(self, running.task)
+
+    async def answer(self, running: Running, call: str, args: Sequence[Any]) -> Any:
         """Answer a question of an isolated handler's process. The answer has only types of JSON."""
+        context = running.context
         if call == "lease":
             # The process of a handler that must stop may not know of that yet.
             return self.lease_holds(context.queue) and not context.cancelled
         if call == "load":
-            return await self.load(context, *args)
+            return await self._saver_for(running).load(context, *args)
         records = [Saving(*each) for each in args]
         refused = await self.save(context, records)
         if not refused and any(record.what == "save" for record in records):

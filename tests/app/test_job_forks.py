@@ -1,0 +1,412 @@
+"""Forks of durable jobs (`app.fork`) on the fake server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rq_core import (
+    RESULT,
+    App,
+    InvalidOption,
+    NotCopied,
+    RetryPolicy,
+    durable,
+    durable_sync,
+    group,
+    testing,
+)
+from rq_core.app.flows.node_states import graph_in, seen_flow
+from rq_core.model.events import decode
+from rq_core.model.headers import FORK_HEADER
+from rq_core.model.keys import queue_keys
+
+ONCE = RetryPolicy(max_attempts=1)
+
+
+@pytest.fixture
+def app() -> App:
+    return App()
+
+
+@pytest.fixture
+def fake(app: App) -> Iterator[testing.Fake]:
+    with testing.fake(app) as made:
+        yield made
+
+
+@pytest.fixture
+def did() -> list[Any]:
+    return []
+
+
+def outcomes(fake: testing.Fake, task: str) -> list[str]:
+    return [ran.outcome for ran in fake.drain() if ran.task.endswith(task)]
+
+
+def steps_of(app: App, job_id: str) -> list[tuple[str, bool, str | None]]:
+    found = app.client.run(app.client.calls.reads.steps(job_id, ["default"]))
+    assert found is not None
+    return [(each.name, each.is_saved, each.value) for _, each in sorted(found.entries.items())]
+
+
+def order(app: App, did: list[Any], fails: list[str]) -> Any:
+    """Return a task with four steps. A step fails while ``fails`` has its name."""
+
+    def charge(n: int) -> dict[str, int]:
+        did.append("charge")
+        return {"order": n}
+
+    def named(name: str) -> str:
+        did.append(name)
+        if name in fails:
+            raise ValueError(name)
+        return name
+
+    @app.task(name="order", retry=ONCE)
+    async def order(n: int) -> None:
+        job = durable()
+        paid = await job.step("charge", charge, n)
+        sent = [await job.step("send", named, f"send {n}") for n in (1, 2)]
+        did.append((paid, sent, await job.step("receipt", named, "receipt")))
+
+    return order
+
+
+@pytest.mark.parametrize(
+    ("step", "again"),
+    [
+        ("charge", ["charge", "send 1", "send 2", "receipt"]),
+        ("send#2", ["send 2", "receipt"]),
+        (None, ["receipt"]),
+    ],
+)
+def test_a_fork_runs_from_the_step_on_and_has_the_values_of_the_steps_before(
+    app: App, fake: testing.Fake, did: list[Any], step: str | None, again: list[str]
+) -> None:
+    fails = ["receipt"]
+    order(app, did, fails).with_options(id="o-1", headers={"tenant": "acme"}).enqueue(7)
+    assert ["dead"] == outcomes(fake, "order")
+    before = steps_of(app, "o-1")
+    did.clear()
+    fails.clear()
+
+    made = app.fork("o-1", from_step=step)
+    (waiting,) = fake.enqueued()
+    assert ["succeeded"] == outcomes(fake, "order")
+
+    assert [*again, ({"order": 7}, ["send 1", "send 2"], "receipt")] == did
+    assert (made.id, made.queue) == (waiting.id, "default")
+    assert made.id.startswith("o-1.f")
+    assert {"n": 7} == waiting.arguments
+    assert "acme" == waiting.headers["tenant"]
+    assert before == steps_of(app, "o-1")
+
+
+def test_a_fork_is_made_once_for_each_name(app: App, fake: testing.Fake, did: list[Any]) -> None:
+    order(app, did, ["receipt"]).with_options(id="o-1").enqueue(7)
+    fake.drain()
+
+    made = [app.fork("o-1", from_step="send"), app.fork("o-1", from_step="send")]
+    other = [app.fork("o-1", from_step="charge"), app.fork("o-1", from_step="send", name="again")]
+
+    assert [False, True] == [each.duplicate for each in made]
+    assert made[0].id == made[1].id
+    assert "o-1.fagain" == other[1].id
+    assert 3 == len(fake.enqueued())
+
+
+def test_a_fork_of_a_fork_and_a_copy_of_a_fork_have_their_own_origins(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    order(app, did, ["receipt"]).with_options(id="o-1").enqueue(7)
+    fake.drain()
+    first = app.fork("o-1", name="a")
+    fake.drain()
+    did.clear()
+
+    app.fork(first.id, from_step="send#2", name="b")
+    fake.drain()
+    assert ["send 2", "receipt"] == did
+    did.clear()
+    app.copy(first.id)
+
+    assert FORK_HEADER not in fake.enqueued()[0].headers
+    fake.drain()
+    assert ["charge", "send 1", "send 2", "receipt"] == did
+
+
+def test_the_log_has_the_origin_of_a_fork_with_its_author_and_reason(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    order(app, did, ["receipt"]).with_options(id="o-1").enqueue(7)
+    fake.drain()
+
+    app.fork("o-1", from_step="send", by="ann", reason="wrong address")
+    app.fork("o-1")
+
+    read = app.client.calls.audit.read_outbox("default", "-", 100)
+    first, second = [decode(*raw) for raw in app.client.run(read)][-2:]
+    assert ("ann", "fork of o-1 from send: wrong address") == (first.by, first.why)
+    assert "fork of o-1 from its end" == second.why
+
+
+def test_a_parked_job_can_be_forked_and_its_saved_waits_and_sleeps_are_not_waited_for_again(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    def note(name: str) -> None:
+        did.append(name)
+
+    @app.task(name="order")
+    def order() -> None:
+        job = durable_sync()
+        did.append(job.wait("approval", str))
+        did.append(job.wait("objection", str, timeout=60))
+        job.sleep("cool-off", 60)
+        job.step("ship", note, "ship")
+        job.wait("delivery", str)
+
+    handle = order.with_options(id="o-1").enqueue()
+    fake.drain()
+    app.signal(handle, "approval", "yes")
+    fake.drain()
+    fake.advance(60)
+    fake.drain()
+    fake.advance(60)
+    assert ["parked"] == outcomes(fake, "order")
+    did.clear()
+
+    made = app.fork("o-1", from_step="ship")
+    assert ["parked"] == outcomes(fake, "order")
+
+    assert ["yes", None, "ship"] == did
+    mine = steps_of(app, "o-1"), steps_of(app, made.id)
+    assert ["approval", "objection", "cool-off", "ship", "delivery"] == [e[0] for e in mine[1]]
+    assert mine[0] == mine[1]
+    did.clear()
+    app.signal(handle, "delivery", "here")
+    assert ["succeeded"] == outcomes(fake, "order")
+    assert "parked" == made.state()
+
+
+def test_a_sleep_beside_the_step_ends_in_a_fork_when_it_would_have_ended(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(name="order")
+    async def order() -> None:
+        job = durable()
+
+        async def branch() -> None:
+            await job.step("charge", str, "paid")
+            did.append(await job.wait("approval", str))
+
+        await asyncio.gather(job.sleep("day", 60), branch())
+
+    order.with_options(id="o-1").enqueue()
+    fake.drain()
+    fake.advance(40)
+    made = app.fork("o-1")
+    fake.drain()
+    app.signal(made, "approval", "yes")
+    assert ["parked"] == outcomes(fake, "order")
+    fake.advance(20)
+
+    assert ["succeeded"] == [ran.outcome for ran in fake.drain() if ran.id == made.id]
+
+
+def test_a_step_in_doubt_is_still_in_doubt_in_a_fork(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    fails = [True]
+
+    def charge() -> str:
+        did.append("charge")
+        if fails:
+            raise ValueError
+        return "paid"
+
+    def find_charge() -> Any:
+        did.append("find")
+        return "found"
+
+    @app.task(name="order", retry=ONCE)
+    def order() -> None:
+        job = durable_sync()
+        try:
+            did.append(job.options(check=find_charge).step("charge", charge))
+        except ValueError:
+            did.append(job.step("other", str, "way"))
+            raise
+
+    order.with_options(id="o-1").enqueue()
+    fake.drain()
+    did.clear()
+
+    app.fork("o-1", from_step="other")
+    fake.drain()
+
+    assert ["find", "found"] == did
+
+
+def family(app: App, did: list[Any], fails: list[Any], least: float = 1.0) -> Any:
+    @app.task(name="render", queue="pages", retry=ONCE)
+    def render(n: int) -> int:
+        did.append(n)
+        if n in fails:
+            raise ValueError
+        return n * n
+
+    @app.task(name="paint", retry=ONCE)
+    def paint(n: int) -> int:
+        return render.function(n)
+
+    def merge(values: list[int]) -> int:
+        did.append("merge")
+        if "merge" in fails:
+            raise ValueError
+        return sum(values)
+
+    @app.task(name="book", retry=ONCE)
+    async def book() -> None:
+        job = durable()
+        calls = [render.call(1), render.call(2), paint.call(3)]
+        pages = await job.map("pages", calls, min_success=least)
+        did.append([(page.id, page.ok) for page in pages])
+        did.append(await job.step("merge", merge, pages.values()))
+
+    return book
+
+
+def test_the_children_of_a_map_do_not_run_again_in_a_fork(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    """Checks a map with one failed child, a fork, and a fork of the fork."""
+    fails: list[Any] = ["merge", 2]
+    family(app, did, fails, 0.5).with_options(id="b-1").enqueue()
+    fake.drain()
+    items = did[-2]
+    did.clear()
+
+    app.fork("b-1", name="x")
+    fake.drain()
+    children = app.client.calls.families.children
+    found = [app.client.run(children(each, ["default"])) for each in ("b-1", "b-1.fx")]
+    fails.clear()
+    app.fork("b-1.fx", name="y")
+    assert ["succeeded"] == outcomes(fake, "book")
+
+    assert [items, "merge", items, "merge", 10] == did
+    assert [True, False, True] == [ok for _, ok in items]
+    assert found[0] == found[1]
+    names = [name for name, *_ in steps_of(app, "b-1.fx")]
+    assert ["map:pages", "pages=0", "pages=2", "pages=join"] == sorted(names)
+
+
+def test_a_fork_behind_children_that_have_not_ended_is_refused(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    fails: list[Any] = [2]
+    family(app, did, fails).with_options(id="b-1").enqueue()
+    fake.drain()
+    did.clear()
+
+    with pytest.raises(
+        NotCopied, match="not all children of 'pages' had ended at its end: name 'pages'"
+    ):
+        app.fork("b-1")
+    fails.clear()
+    app.fork("b-1", from_step="pages")
+
+    assert "succeeded" == outcomes(fake, "book")[-1]
+    assert [1, 2, 3] == sorted(did[:3])
+    assert 14 == did[-1]
+
+
+def test_a_fork_of_a_flow_runs_a_node_again_and_keeps_the_results_before_it(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    app.enable_flows()
+
+    @app.task(name="render", retry=ONCE)
+    def render(n: int) -> int:
+        did.append(n)
+        return n
+
+    @app.task(name="merge", retry=ONCE)
+    def merge(values: list[int]) -> int:
+        did.append("merge")
+        raise ValueError
+
+    run = (
+        group(render.call(n) for n in range(3))
+        .then(merge.call(RESULT))
+        .enqueue(queue="flows", id="f-1")
+    )
+    fake.drain()
+    assert "dead" == run.state()
+    did.clear()
+    nodes = list(run.nodes())
+
+    app.fork("f-1", from_step=nodes[-1], name="x")
+    fake.drain()
+
+    assert ["merge"] == did
+    first = [first_child(app, each) for each in ("f-1", "f-1.fx")]
+    assert first[0] == first[1] is not None
+
+
+def first_child(app: App, job_id: str) -> object:
+    """Return the first child of a flow's first node."""
+    job = app.client.run(app.client.calls.reads.job(job_id, ["flows"]))
+    assert job is not None
+    seen = app.client.run(seen_flow(app.client.calls, job, graph_in(job.spec)))
+    return seen.nodes[0].first
+
+
+def test_a_job_that_cannot_be_forked_is_refused_with_the_reason(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    task = order(app, did, ["receipt"])
+    for each in ("o-1", "lost", "gap"):
+        task.with_options(id=each).enqueue(7)
+    fake.drain()
+    task.with_options(id="new").enqueue(7)
+    boxes = queue_keys("default")("boxes")
+    for each, member in (("lost", "{}"), ("gap", "{}|2")):
+        life = app.client.run(app.client.calls.reads.lives("default", [each]))[each]
+        app.client.run(app.client.calls.delivery.ask([["HDEL", boxes, member.format(life)]]))
+    refused = [
+        ("o-1", "ship", "it has no step 'ship', but charge, send, send#2. Without a step, a fork goes on behind"),
+        ("o-1", "rq_core.life", "it has no step"),
+        ("o-2", "charge", "no such job"),
+        ("new", None, "it has saved no step, so a copy (`app.copy`) is the same"),
+        ("lost", None, "Redis has lost its steps: `rq-core audit restore default` may put them back"),
+        ("gap", None, "some of its steps cannot be read: run `rq-core doctor default`"),
+    ]  # fmt: skip
+
+    for job_id, step, why in refused:
+        with pytest.raises(NotCopied) as error:
+            app.fork(job_id, from_step=step)
+        assert why in str(error.value)
+
+    assert 1 == len(fake.enqueued())
+
+
+def test_a_step_that_is_no_text_and_headers_without_room_are_refused(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    task = order(app, did, ["receipt"])
+    task.with_options(id="o-1", headers={"long": "x" * 2_030}).enqueue(7)
+    task.with_options(id="x" * 126).enqueue(7)
+    fake.drain()
+
+    for step in ("", 7):
+        with pytest.raises(InvalidOption, match="from_step"):
+            app.fork("o-1", from_step=step)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match="headers"):
+        app.fork("o-1")
+    with pytest.raises(NotCopied, match="id too long"):
+        app.fork("x" * 126)
