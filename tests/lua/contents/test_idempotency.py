@@ -1,6 +1,7 @@
 """Remembered ids. While an id is remembered, each repeated call gets the same job, even after the job has ended."""
 
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 from rq_core import errors
 from rq_core.app.durable.children import NEVER
 from rq_core.model.idempotency import read_result, result_line
+from rq_core.model.result_encoding import pack_result
 from tests.kit.consistency import assert_consistent
-from tests.kit.seed import LEASE_MS, Seed, events_of
+from tests.kit.seed import LEASE_MS, WORKER, Seed, events_of
 from tests.lua.contents.entries import T, entry
 from tests.lua.contents.test_names import (
     end_by_a_final_failure,
@@ -69,6 +71,63 @@ def test_enqueue_writes_a_remembered_id_into_the_state_line_the_event_and_result
     assert read_result("a", line)[1:] == (
         "succeeded", T + 5, claim.fence, T + DAY, CALL, None, None, None, None,
     )  # fmt: skip
+
+
+def test_a_claim_writes_the_line_of_each_remembered_job_with_the_digest_of_its_call(
+    seed: Seed,
+) -> None:
+    ready: dict[str, str] = {}
+
+    def add(job_id: str, call: str = "", **options: Any) -> None:
+        assert enqueue(seed, job_id, call=call, **options).ids == (job_id,)
+        ready[job_id] = seed.state(job_id) or ""
+
+    for n in range(5):
+        add(f"a{n}", f"{n:032x}")
+    add("uncalled")
+    add("other", f"{5:032x}", task="u")
+    add("kept", f"{6:032x}", keep_ms=DAY)
+    seed.enqueue("plain")
+    for n in range(7, 10):
+        add(f"a{n}", f"{n:032x}", keep_ms=DAY)
+    add("until", f"{10:032x}", keep_ms=DAY, expires_in_ms=DAY)
+    for n in range(11, 14):
+        add(f"a{n}", f"{n:032x}", keep_ms=DAY)
+    claims = seed.claim().jobs
+
+    assert [claim.id for claim in claims] == [
+        *(f"a{n}" for n in range(5)), "uncalled", "other", "kept", "plain",
+        "a7", "a8", "a9", "until", "a11", "a12", "a13",
+    ]  # fmt: skip
+    for claim in claims:
+        if claim.id != "plain":
+            line, claimed = ready[claim.id], f" claim=1 fence={claim.fence} by={WORKER} seq="
+            expected = line.replace("ready ", "running ").replace(" seq=", claimed)
+            assert seed.state(claim.id) == expected
+
+
+@pytest.mark.damaged
+def test_no_field_that_a_client_has_hidden_in_the_digest_of_a_call_is_left_unread(
+    seed: Seed,
+) -> None:
+    """The other jobs of the call have lines of the same form, which are not read field by field."""
+
+    def hide(job_id: str, fields: str) -> None:
+        assert len(fields) == len(CALL)
+        line = (seed.state(job_id) or "").replace(f"{int(job_id[1:]):032x}", fields)
+        seed.control.hset(seed.keys("state"), job_id, line)
+
+    for n in range(6):
+        enqueue(seed, f"a{n}", call=f"{n:032x}", keep_ms=DAY)
+    hide("a3", "0 lost=2 unknown=1 failed=123456")
+    claims = seed.claim().jobs
+    assert [claim.failures for claim in claims] == [0, 0, 0, 123456, 0, 0]
+
+    hide("a2", f"0 life={'f' * 16} x=012345")
+    seed.complete(*claims, values={n: pack_result("1") for n in range(1, 7)})
+    after = seed.snapshot()
+    found = [re.findall(" call=(.*) task=", after["results"][f"a{n}"]) for n in range(6)]
+    assert found == [["0" if n in (2, 3) else f"{n:032x}"] for n in range(6)]
 
 
 def test_calls_carry_the_keys_of_remembered_ids_only_if_the_queue_remembers_ids(seed: Seed) -> None:
