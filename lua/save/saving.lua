@@ -11,6 +11,7 @@ Uses: call(now now_text) meta(facts fact set_fact) emit(emit) fences(refusal_of)
 
 local ENTRIES_MAX, BYTES_MAX, MOVED_MAX = 10000, 16777216, 1000
 local NO_VALUE, FULL = 33, 43   -- `!` and `+`
+local DIGEST_LENGTH = 32
 
 local lines, headers, values, notes   -- by record: its job's line, the header of its box, what the step returned, the digest
 local said      -- the events in order: neighbours of one type together
@@ -297,6 +298,41 @@ local function carry_out(i)
   return nil
 end
 
+--- Return what the next record needs to be saved like record i, which this call has saved: as a new entry of the same
+--- box, with a value of which the log gets only the digest. Return nil if the next record may not be saved like that.
+local function alike_from(i)
+  local id, fence, life, what = each(i)
+  local box, last = met[life], said[#said]
+  if what ~= 'save' or i == each_count or not box or not box.is_changed or box.base or not last or not last.is_saved then
+    return nil
+  end
+  return {
+    id = id, fence = fence, life = life, box = box, records = last.records,
+    record = '["' .. id .. '","' .. fence .. '","' .. life .. '",', saved = ' saved at=' .. now_text .. ' fence=' .. fence .. ' digest=',
+  }
+end
+
+--- Save record i as carry_out would, if it is like the record before it. Returns whether it is.
+local function save_alike(i, alike)
+  local id, fence, life, what, entry, name = each(i)
+  local box, value, note = alike.box, values[i], notes[i]
+  if id ~= alike.id or fence ~= alike.fence or life ~= alike.life or what ~= 'save' or entry ~= box.entries + 1 or entry > ENTRIES_MAX
+    or not value or value:byte() == NO_VALUE or #note ~= DIGEST_LENGTH then
+    return false
+  end
+  local size = #value
+  if box.bytes + size > BYTES_MAX then
+    return false
+  end
+  local place = digits(entry)
+  local field, text = life .. '|' .. place, name .. alike.saved .. note .. '\n' .. value
+  local records, at = alike.records, #written
+  records[#records + 1] = alike.record .. place .. ',"' .. name .. '",' .. digits(size) .. ',"' .. note .. '"]'
+  box.bytes, box.entries, box.written[field] = box.bytes + size, entry, text
+  written[at + 1], written[at + 2] = field, text
+  return true
+end
+
 --- Return the hash fields `names`, in order. Most calls save entries of one job: its field is read once.
 local function read_alike(key, names)
   for i = 2, #names do
@@ -317,10 +353,14 @@ local function decide_saves()
   values, notes = tails()
   said, written, met, changed, taken, moved = {}, {}, {}, {}, {}, {}
   local answer = {}
+  local alike   -- what the next record needs to be saved like the one before it
   for i = 1, each_count do
-    local why, has = carry_out(i)
-    if why then
-      answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = digits(i), why, has
+    if not alike or not save_alike(i, alike) then
+      local why, has = carry_out(i)
+      if why then
+        answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = digits(i), why, has
+      end
+      alike = not why and alike_from(i)
     end
   end
   if #changed > 0 and not facts.durable then
