@@ -123,27 +123,38 @@ class Families:
         return (yield from verb(ids))
 
     def true_parents(self, said: Sequence[Parent]) -> Plan[list[Parent]]:
-        """Return the parents in ``said`` that have really enqueued the child for which they wait.
+        """Return the parents in ``said`` that have really enqueued the child for which they wait, and may need a
+        signal. The children have ended before this call.
 
         Any producer can write a header that names a parent. But no producer can choose the id of a child.
+
+        A parent that is parked, and waits only for other entries, needs no signal: it reads the ends of all its
+        children when it goes on.
         """
         found: list[Parent] = []
         by_queue: dict[str, list[Parent]] = {}
         for each in said:
             by_queue.setdefault(each.queue, []).append(each)
         for queue, parents in by_queue.items():
-            lives = yield from self._reads.lives(queue, list({each.id: None for each in parents}))
+            ids = list({each.id: None for each in parents})
+            lives, waits = yield from self._reads.lives_and_waits(queue, ids)
             places = {each: read_child_wait(each.wait) for each in parents if each.id in lives}
             asked = {(lives[each.id], place[0]) for each, place in places.items() if place}
+            asked |= {
+                (lives[i], number)
+                for i, numbers in waits.items()
+                if i in lives
+                for number in numbers
+            }
             names = yield from self._reads.names(queue, sorted(asked))
             for each, place in places.items():
-                name = place and names.get((lives[each.id], place[0]))
+                life = lives[each.id]
+                name = place and names.get((life, place[0]))
                 launch = (name or "").removeprefix(MAP_PREFIX)
-                if (
-                    place
-                    and launch != name
-                    and each.child == child_id(lives[each.id], launch, place[1])
-                ):
+                if not place or launch == name or each.child != child_id(life, launch, place[1]):
+                    continue
+                awaited = [names.get((life, number)) for number in waits.get(each.id, ())]
+                if not awaited or any(_is_wait_for(entry, place) for entry in awaited):
                     found.append(each)
         return found
 
@@ -156,6 +167,14 @@ class Families:
             children = children_in(life, (entry for _, entry in sorted(entries.items())))
             found[job_id] = [child for child in children if not child.is_over]
         return found
+
+
+def _is_wait_for(entry: str | None, place: tuple[int, int]) -> bool:
+    """Return whether an entry with this name may be a wait for a child.
+
+    ``place`` is what ``read_child_wait`` returns for the child. The name None is that of an entry that cannot be read.
+    """
+    return entry is None or read_child_wait(entry) == place
 
 
 def _by_queue(families: Iterable[Iterable[Child]]) -> list[tuple[str, list[str]]]:

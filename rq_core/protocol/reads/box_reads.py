@@ -36,6 +36,7 @@ reads one page."""
 PAGE_BYTES: Final = 1024 * 1024
 """Number of bytes of entries after which a read stops."""
 _LIFE: Final = re.compile(rf" life=({LIFE_PATTERN})(?: |$)")
+_WAITS: Final = re.compile(r" waits=([0-9,]+)")
 _CLAIM: Final = re.compile(r" claim=([0-9]+)(?: |$)")
 
 
@@ -150,6 +151,19 @@ class BoxReads(QueueReader):
             runs = _state(line) in (State.RUNNING, State.CANCELLING)
             ended[job_id] = (int(claim[1]) if claim else 0) - runs
         return _lives_in(lines), ended
+
+    def lives_and_waits(
+        self, queue: str, ids: Sequence[str]
+    ) -> Plan[tuple[dict[str, str], dict[str, list[int]]]]:
+        """Return two mappings: job id → name (life) of the job's box, and parked job's id → the numbers of the entries
+        for which it waits. The first one lacks jobs without a box, the second one jobs that are not parked."""
+        lines = yield from self.lines(queue, ids)
+        waits = {
+            job_id: [int(number) for number in found[1].split(",") if number]
+            for job_id, line in lines.items()
+            if _state(line) == State.PARKED and (found := _WAITS.search(line))
+        }
+        return _lives_in(lines), waits
 
     def lines(self, queue: str, ids: Sequence[str]) -> Plan[dict[str, str]]:
         """Return job id → the job's line in the key ``state``; an empty text if there is no line. A job without such a
