@@ -97,8 +97,10 @@ end
 
 --- Keep the line of a job that leaves Redis, if its id is remembered or its result is kept. `once`, `call_digest` and
 --- `keep` are from the job's line; `more` is the part of the new line about the result; `value` is written into
---- `returned`. Returns what `keep_alike` needs to keep the result of a job that ends in the same way; nil if no result
---- is kept.
+--- `returned`. Returns what is needed to keep the result of a job that ends in the same way: the text of its line before
+--- the digest of its call, and the text from there up to the size of its result (without a digest, the first text is up
+--- to the size, and the second one is missing); the instant until which the line is kept; and whether its id is
+--- remembered. Returns nil if no result is kept.
 local function keep_outcome(id, outcome, at, fence, once, call_digest, keep, more, value)
   local line, until_ms, load = outcome .. ' at=' .. at .. (fence and ' fence=' .. fence or ''), '0', 0
   once = once and whole_number(once)
@@ -163,26 +165,17 @@ local function keeps_results()
   return lists.kept_lines ~= nil
 end
 
---- Keep the result of a job that ends like another one, for which keep_outcome returned `alike`. `call_digest` is the
---- digest of the call in the job's line; nil if the line has none.
-local function keep_alike(id, alike, call_digest, value)
+--- Keep the result of a job that ends like another one, for which keep_outcome returned the other values. `line` is the
+--- new line, made of these values.
+local function keep_alike(id, line, until_ms, is_remembered, value)
   local lines, marks, values, growth = lists.kept_lines, lists.kept_marks, lists.kept_values, lists.growth
-  local line, load = nil, #value
-  if alike.behind then
-    line = alike.beginning .. call_digest .. alike.behind .. digits(load)
-  else
-    line = alike.beginning .. digits(load)
-  end
   local size = #lines
   lines[size + 1], lines[size + 2] = id, line
   size = #marks
-  marks[size + 1], marks[size + 2] = alike.until_ms, id
+  marks[size + 1], marks[size + 2] = until_ms, id
   size = #values
   values[size + 1], values[size + 2] = id, value
-  if not alike.is_remembered then
-    load = load + #line + RESULT_COST
-  end
-  growth[1], growth[2] = growth[1] + #line, growth[2] + load
+  growth[1], growth[2] = growth[1] + #line, growth[2] + (is_remembered and #value or #value + #line + RESULT_COST)
 end
 
 --- Delete the line of an id.

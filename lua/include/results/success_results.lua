@@ -6,7 +6,7 @@ Comparing texts is cheaper than reading fields.
 
 Meta: remembers audit
 Later: backlog_bytes backlog_max_bytes
-Uses: call(now_text) meta(facts fact) state(field_in) results(keep_outcome keep_alike)
+Uses: call(now_text) meta(facts fact) state(field_in) results(keep_outcome keep_alike) digits(digits)
 ]]
 
 local FULL = 43       -- `+`, before the digest of a result that the event carries
@@ -16,7 +16,7 @@ local BEHIND_ALIKE = '^%d+ since=%d+$'   -- the rest of a line after ` seq=`, if
 local CALL = ' call='
 
 --- End a job that succeeded, and keep its result; see end_successes. Returns false if nothing else ends with it. If the
---- next job may end in the same way, it returns the result's line as `keep_alike` takes it, and the fence as JSON for the
+--- next job may end in the same way, it returns what keep_outcome returned, and the fence as JSON for the
 --- event. Otherwise it returns nil, and the next job's line must be read.
 local function end_success(id, line, events, at, value, note)
   local is_tied, once, keep = decide_parts(id, nil, line, 'succeeded'), nil, nil
@@ -69,21 +69,14 @@ local function alike_from(line)
   return line:sub(1, at), line:sub(at + DIGEST_LENGTH + 1, last)
 end
 
---- Return whether a line has these two texts, and behind them only its place in line and `since`.
-local function is_like(line, beginning, behind)
-  if line:find(beginning, 1, true) ~= 1 then
-    return false
-  end
-  local rest = #beginning + 1
-  if behind then
-    rest = rest + DIGEST_LENGTH
-    -- The digest has no space, so no field can be hidden in it.
-    if line:find(' ', #beginning + 1, true) ~= rest or line:find(behind, rest, true) ~= rest then
-      return false
-    end
-    rest = rest + #behind
-  end
-  return line:find(BEHIND_ALIKE, rest) ~= nil
+--- Return whether a line has these two texts around the digest of its call, and behind them only its place in line and
+--- `since`.
+local function is_like_call(line, beginning, behind)
+  local size = #beginning
+  local rest = size + DIGEST_LENGTH + 1
+  -- The digest has no space, so no field can be hidden in it.
+  return line:find(beginning, 1, true) == 1 and line:find(' ', size + 1, true) == rest and line:find(behind, rest, true) == rest
+    and line:find(BEHIND_ALIKE, rest + #behind) ~= nil
 end
 
 --- End jobs that succeeded. `lines` are those of the call's records, in order; false for a refused record. `given` has,
@@ -94,20 +87,35 @@ local function end_successes(ids, lines, events, given, notes)
   local at = 0
   local alike, behind   -- what the line that was read last has in common with lines like it, if nothing ends with its job, or the usual…
   local told, fenced    -- …and what `end_success` returned for it
+  local beginning, ending   -- the texts of the result's line around the digest of the call
   for i = 1, #lines do
     local line = lines[i]
     if line then
       at = at + 1
       local id, value, note = ids[at], given[i], notes[i]
-      local is_alike = alike and is_like(line, alike, behind)
+      local is_alike
+      if behind then
+        is_alike = is_like_call(line, alike, behind)
+      else
+        is_alike = alike and line:find(alike, 1, true) == 1 and line:find(BEHIND_ALIKE, #alike + 1)
+      end
       if is_alike and told and value and note and #note == DIGEST_LENGTH and value:byte() ~= NO_VALUE then
         events[at] = '["' .. id .. fenced .. note .. '"]'
-        keep_alike(id, told, behind and line:sub(#alike + 1, #alike + DIGEST_LENGTH), value)
+        local kept_line
+        if ending then
+          kept_line = beginning .. line:sub(#alike + 1, #alike + DIGEST_LENGTH) .. ending .. digits(#value)
+        else
+          kept_line = beginning .. digits(#value)
+        end
+        keep_alike(id, kept_line, told.until_ms, told.is_remembered, value)
       elseif not is_alike or told then
         told, fenced = end_success(id, line, events, at, value, note)
-        alike, behind = nil, nil
+        alike, behind, beginning, ending = nil, nil, nil, nil
         if told ~= nil then
           alike, behind = alike_from(line)
+        end
+        if told then
+          beginning, ending = told.beginning, told.behind
         end
       end
     end
