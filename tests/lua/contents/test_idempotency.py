@@ -1,5 +1,7 @@
 """Remembered ids. While an id is remembered, each repeated call gets the same job, even after the job has ended."""
 
+import hashlib
+import json
 import random
 import re
 from collections.abc import Callable
@@ -10,6 +12,7 @@ import pytest
 from rq_core import errors
 from rq_core.app.durable.children import NEVER
 from rq_core.model.idempotency import read_result, result_line
+from rq_core.model.job import NewJob
 from rq_core.model.result_encoding import pack_result
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import LEASE_MS, WORKER, Seed, events_of
@@ -71,6 +74,65 @@ def test_enqueue_writes_a_remembered_id_into_the_state_line_the_event_and_result
     assert read_result("a", line)[1:] == (
         "succeeded", T + 5, claim.fence, T + DAY, CALL, None, None, None, None,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 40], ids=["one job a call", "all jobs in one call"])
+def test_each_job_with_a_remembered_id_gets_its_own_line_event_and_value(
+    seed: Seed, size: int
+) -> None:
+    """Jobs of one call share all but ids, digests and arguments. Here they differ in everything that a job may have."""
+    jobs: list[NewJob] = []
+    expected: dict[str, str] = {}
+
+    def add(job_id: str, call: str, head: str = "", ending: str = "", **options: Any) -> None:
+        job = seed.job(job_id, remember_ms=DAY, call=f"={call}", **options)
+        jobs.append(job)
+        told = f" call={call}" if call else ""
+        due = int(options.get("delay_ms", 0))
+        place = f"due={T + due} " if due else f"seq={len(expected) - len(waiting) + 1}{ending} "
+        if due:
+            waiting.append(job_id)
+        task = f"{'scheduled' if due else 'ready'} task={options.get('task', 't')}"
+        expected[job_id] = f"{task}{head.format(once=f'once={T + DAY}{told}')} {place}since={T}"
+
+    waiting: list[str] = []
+    for n in range(3):
+        add(f"a{n}", f"{n:032x}", " {once}", args_json=f'{{"n":{n}}}')
+    add("uncalled", "", " {once}")
+    add("kept", f"{3:032x}", f" {{once}} keep={DAY}", keep_ms=DAY)
+    add("other", f"{4:032x}", " {once}", task="u", args_json=f'{{"n":"{"x" * 300}"}}')
+    add("high", f"{5:032x}", " priority=high {once}", priority="high")
+    add("lane", f"{6:032x}", " {once} lane=2+host=h", lane="2+host=h")
+    add("until", f"{7:032x}", " {once}", f" expires={T + DAY}", expires_in_ms=DAY)
+    add("named", f"{8:032x}", " unique=t/x {once}", unique="keep", name="t/x")
+    add("later", f"{9:032x}", " {once}", delay_ms=5)
+    for n in range(10, 13):
+        add(f"a{n}", f"{n:032x}", f" {{once}} keep={DAY}", keep_ms=DAY)
+    for first in range(0, len(jobs), size):
+        part = jobs[first : first + size]
+        assert seed.enqueue(*part).ids == tuple(job.id for job in part)
+    after = seed.snapshot()
+
+    assert expected == after["state"]
+    specs = {job.id: (seed.control.hget(seed.keys("jobs"), job.id) or "")[:1] for job in jobs}
+    assert set(specs.values()) == {"{"}
+    told = [
+        job
+        for _, event in after["outbox"]
+        if event["type"] == "enqueued"
+        for job in json.loads(event["jobs"])
+    ]
+    assert [job[0] for job in told] == [job.id for job in jobs]
+    traits = {
+        job[0]: (job[7], *([*job[12:], None, None, None, None][at] for at in (0, 1, 3)))
+        for job in told
+    }
+    for job in jobs:
+        keep = DAY if " keep=" in expected[job.id] else None
+        digest = hashlib.sha256(job.args_json.encode()).hexdigest()[:32]
+        assert traits[job.id] == (digest, T + DAY, job.call.removeprefix("=") or None, keep)
+    again = seed.enqueue(*jobs[:3], jobs[3], *jobs[10:])
+    assert set(again.duplicates) == {job.id for job in (*jobs[:4], *jobs[10:])}
 
 
 def test_a_claim_writes_the_line_of_each_remembered_job_with_the_digest_of_its_call(
