@@ -2,8 +2,9 @@
 name takes it; a parked job that waits for it is woken.
 
 LIFE is the name of the job's box if the job has none yet. With the name of a wait for a child, LIFE is the box of the
-child's parent, and a job with another box, or without one, is `gone`. A signal with a KEY that came before is not sent
-again. VALUE is what the signal brings, as JSON, and DIGEST its digest; the log has values of up to VALUE_MAX bytes.
+child's parent, and a job with another box, or without one, is `gone`. Such a signal is not sent to a parent that is
+parked and waits for another child. A signal with a KEY that came before is not sent again. VALUE is what the signal
+brings, as JSON, and DIGEST its digest; the log has values of up to VALUE_MAX bytes.
 
 A record with an empty NAME sends nothing. It wakes its job if the job is parked and a signal for which it waits is
 there: the doctor asks for that after a script was broken off.

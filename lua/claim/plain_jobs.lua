@@ -20,6 +20,12 @@ local RUN_MIN = 16           -- number of entries without a job, one after the o
 local PAGE = 64              -- number of entries in such a page
 local SKIPS_PER_EFFORT = 8   -- number of entries skipped by pages that count as one skipped alone
 
+local CALL = ' call='        -- the field of a line with the digest of the call; CALL_LENGTH is the length of a digest
+local CALL_LENGTH = 32
+local STATE_LENGTH = #'ready ' + 1
+local SEQ_LENGTH = #' seq='
+local SPACE = 32
+
 local FRESH = {}     -- priority → the pattern of the first line of a value…
 local FRESH_LINES = {}   -- …that of a state line with the same contents…
 local FRESH_NAMED = {}   -- …and that of such a line of a unique job
@@ -69,7 +75,8 @@ local function make_patterns()
 end
 
 --- Return the text before the place in line, and the place, from a job's line or, without one, from the first line of
---- its value. Return nil unless the job is of this priority, was never claimed, and is in no lane.
+--- its value; and true if the text has other fields than a usual one. Return nil unless the job is of this priority,
+--- was never claimed, and is in no lane.
 local function fresh_of(priority, line, spec)
   local head, seq
   if line and #line > LINE_MAX then
@@ -105,7 +112,7 @@ local function fresh_of(priority, line, spec)
   if PRIORITY_RANK[said] ~= priority then
     return nil
   end
-  return head, seq
+  return head, seq, true
 end
 
 local function by_age(a, b)
@@ -261,6 +268,32 @@ local function pass_plain()
   return next_id, next_spec, next_head, next_seq, next_job, line
 end
 
+--- Return the two texts that the lines of jobs with remembered ids have in common: up to the digest of the call, and
+--- from there up to the place in line. `head` is the text before the place in one of these lines. Return nil if the
+--- line has no such digest.
+local function around_call(head)
+  local _, at = head:find(CALL, 1, true)
+  if not at then
+    return nil, nil
+  end
+  local behind = head:sub(at + CALL_LENGTH + 1) .. ' seq='
+  return behind:byte() == SPACE and 'ready ' .. head:sub(1, at) or nil, behind
+end
+
+--- Return the text before the place in line, and the place, from a line that has these two texts around the digest of
+--- its call, and behind them only its place and `since`; else nil.
+local function place_around(line, beginning, behind)
+  local size = #beginning
+  local digest_end = size + CALL_LENGTH
+  -- The digest has no space, so no field can be hidden in it.
+  if line:find(beginning, 1, true) == 1 and line:find(' ', size + 1, true) == digest_end + 1
+    and line:find(behind, digest_end + 1, true) == digest_end + 1 and #line <= LINE_MAX then
+    local seq = line:match('^(%d+) since=%d+$', digest_end + #behind + 1)
+    return seq and line:sub(STATE_LENGTH, digest_end + #behind - SEQ_LENGTH), seq
+  end
+  return nil, nil
+end
+
 --- Take the plain job that was found, and the jobs after it on the page that were never claimed either. Use this only
 --- in a call in which no other job can come first, since no other source is looked at.
 local function take_run()
@@ -269,6 +302,7 @@ local function take_run()
   local usual = head                  -- most jobs of a run begin alike; comparing the text is cheaper than matching a pattern
   local beginning = head .. ' seq='
   local beginning_of_line = 'ready ' .. beginning
+  local before_call, behind_call
   repeat
     given[id] = true
     local is_last = take(id, spec, '', '', head, seq, nil)
@@ -279,17 +313,25 @@ local function take_run()
       break
     end
     local line = entry_lines[at]
+    head, seq = nil, nil
     if not line then
       seq = spec:find(beginning, 1, true) == 1 and spec:match('^%d+', #beginning + 1)
     elseif beginning_of_line and line:find(beginning_of_line, 1, true) == 1 then
       seq = line:match('^(%d+) since=%d+$', #beginning_of_line + 1)
     else
-      seq, beginning_of_line = nil, nil   -- lines with names or keys are all different
+      beginning_of_line = nil   -- lines with names or keys are all different
+      if before_call then
+        head, seq = place_around(line, before_call, behind_call)
+      end
     end
     if seq then
-      head = usual
+      head = head or usual
     else
-      head, seq = fresh_of(priority, line, spec)
+      local has_others
+      head, seq, has_others = fresh_of(priority, line, spec)
+      if has_others and line then
+        before_call, behind_call = around_call(head)
+      end
     end
   until not head
   entry, entries_read, next_kind = at, entries_read + at - entry, nil

@@ -27,7 +27,7 @@ Uses: call(now now_text) parts(list_of run_parts) meta(facts fact set_fact) digi
     wake(wake_needed) deadline(note_deadline) name_requests(want_name read_holders kept_by take_name)
     id_overdue(expire_overdue) results(keeps_results)
     idempotency(want_memory read_remembered refuse_full same_or_not memory_of take_id note_same is_taken_id
-    is_id_remembered knows_ids plain_digest has_calls)
+    is_id_remembered knows_ids knows_taken_ids plain_digest has_calls)
     batch(call_many read_many)
 ]]
 
@@ -49,10 +49,11 @@ local values, lines, due   -- arguments of HSET `jobs`, HSET `state` and ZADD `s
 local answer         -- the places of records that are not accepted, or that replace a job, with their outcomes
 local seq            -- the last place in line that was given
 local since          -- the end of each line
+local forms          -- kind with `is_call` → the texts around the call's digest; nil without any
 
 local function reset()
   size, record, kind_of, ids, live, seen, next_due, taken, events, dropped = nil, nil, nil, nil, nil, nil, nil, nil, nil, nil
-  values, lines, due, answer, seq, since, is_tied, may_know, has_parts = nil, nil, nil, nil, nil, nil, nil, nil, nil
+  values, lines, due, answer, seq, since, is_tied, may_know, has_parts, forms = nil, nil, nil, nil, nil, nil, nil, nil, nil, nil
 end
 
 --- Read the ids, the names and the lanes of the records. Returns a reply that refuses the call, or nil.
@@ -273,6 +274,34 @@ local function accept_tied(i, id, kind, digest, lane, spec)
   end
 end
 
+--- Return the texts around the digest of a call: in the line of a job of this kind, and at the end of its event's part.
+local function form_of(kind)
+  local once, said = now + kind.remember, {unpack(kind.given)}
+  said[TRAIT_AT.once], said[TRAIT_AT.call] = once, '"\n"'
+  local before, behind = rest_of_array(said, #TRAITS):match('^(.*)\n(.*)$')
+  if kind.keep then
+    list_of(lists, 'keeping')[1] = true
+  end
+  local form = {
+    tail = tail_of(kind.priority), before = before, behind = behind,
+    line_before = 'ready ' .. kind.head .. ' once=' .. once .. ' call=', line_behind = kind.given_line .. ' seq=',
+  }
+  forms = forms or {}
+  forms[kind] = form
+  return form
+end
+
+--- Accept a job as `accept_tied` does: it has no lane, its kind has `is_call`, and its calls are compared.
+local function accept_call(id, kind, digest, call_digest, spec)
+  local form = forms and forms[kind] or form_of(kind)
+  seq = seq + 1
+  local place, said = digits_of_next(seq), #spec <= spec_max and cjson.encode(spec) or 'null'
+  events[taken] = '["' .. id .. '",' .. place .. ',null,' .. kind.detail .. digest .. '",null,' .. said .. form.before .. call_digest .. form.behind
+  local at, tail = #lines, form.tail
+  lines[at + 1], lines[at + 2] = id, form.line_before .. call_digest .. form.line_behind .. place .. since
+  tail[#tail + 1] = id
+end
+
 --- Decide about all records. Returns the answer.
 local function decide_records()
   local caps_by_task = facts.caps_by_task
@@ -287,7 +316,7 @@ local function decide_records()
       lane = lane_for(kind)
     end
     local out, on, cap
-    if live[i] or kind.has_rules or is_tied or seen and seen[id] then
+    if live[i] or kind.has_rules or is_tied and knows_taken_ids() or seen and seen[id] then
       out, on, cap = kept_from(i, id, kind, lane)
     end
     if out then
@@ -300,7 +329,13 @@ local function decide_records()
       if results then
         take_id(i, id)
       end
-      if kind.has_line or kind.may_wait and (kind.due_ms or now + kind.delay_ms) > now then
+      local plain, call_digest
+      if kind.is_call and lane == '' then
+        plain, call_digest = plain_digest(i)
+      end
+      if call_digest and call_digest ~= '' then
+        accept_call(id, kind, plain, call_digest, spec)
+      elseif kind.has_line or kind.may_wait and (kind.due_ms or now + kind.delay_ms) > now then
         accept_tied(i, id, kind, digest, lane, spec)
       else
         seq = seq + 1

@@ -15,7 +15,8 @@ rates that count the unit, see include/caps/costs. Each trait in GIVEN, under it
 its event. `keep` (ms from the job's end): its result is kept, see include/results/results.
 
 A job that is ready at once, and whose ties have only traits in GIVEN, waits like a plain one: its `head` includes these
-traits, and `behind` is the text after the JSON in its event. For other jobs, `given` has each trait as JSON for the
+traits, and `behind` is the text after the JSON in its event. `is_call`: it is ready at once, and has no other ties than
+`remember` and traits in GIVEN. For other jobs, `given` has each trait as JSON for the
 event (false: not given), and `given_line` has the traits for the line.
 
 After the kinds may stand a text: the reason of the call, for the log.
@@ -111,6 +112,7 @@ local function kind_from(record)
   return {priority = priority, delay_ms = delay_ms, due_ms = due_ms, head = head, detail = detail, full = full,
     task = task, may_wait = is_due_later or ties ~= NO_TIES and not behind, behind = behind, has_rules = ties.unique ~= nil or full ~= '',
     has_line = ties ~= NO_TIES and not behind,
+    is_call = ties.remember ~= nil and not (is_due_later or ties.expires_in or ties.expires_at or ties.unique or ties.cost),
     ties = ties ~= NO_TIES, expires_in = ties.expires_in, expires_at = ties.expires_at, unique = ties.unique,
     window = ties.window, after = ties.after, most = ties.most, remember = ties.remember, keep = ties.keep, cost = ties.cost,
     given = said, given_line = given_line}

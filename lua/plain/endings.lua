@@ -15,44 +15,56 @@ Returns: {TEXT…} LAST_ENTRY TOLD_MS
 local found, absent, size = {}, false, 0
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local gone, at_of = {}, {}           -- ids that may have left Redis, and their places
+local gone, at_of = {}, {}           -- ids without a line in `state`, and their places
 local lines = #ARGV > 0 and redis.call('HMGET', state, unpack(ARGV)) or {}
-for i, id in ipairs(ARGV) do
+for i = 1, #ARGV do
   local line = lines[i]
-  if line and line:sub(1, 5) == 'dead ' then
-    local value = redis.call('HGET', jobs, id)
+  if not line then
+    gone[#gone + 1], at_of[#at_of + 1] = ARGV[i], i
+  elseif line:sub(1, 5) == 'dead ' then
+    local value = redis.call('HGET', jobs, ARGV[i])
     local ends = value and value:sub(1, 6) == 'error=' and value:find('\n', 1, true)
     found[i] = line .. '\n' .. (ends and value:sub(1, ends) or '')
-  elseif line or redis.call('HEXISTS', jobs, id) == 1 then
-    found[i] = ALIVE
   else
-    gone[#gone + 1], at_of[#at_of + 1] = id, i
+    found[i] = ALIVE
   end
 end
-local asked, kept_of = {}, {}        -- ids whose results are read, and their lines
+local asked, kept_of, place_of = {}, {}, {}   -- ids whose results are read, their lines, and their places
 local outcomes = #gone > 0 and redis.call('HMGET', results, unpack(gone)) or {}
-for k, kept in ipairs(outcomes) do
-  local i = at_of[k]
+local until_text, ends, bytes_text   -- of the last line: often the next one has the same
+local bytes = 0
+for k = 1, #outcomes do
+  local i, kept = at_of[k], outcomes[k]
   -- A plain search for the word costs a tenth of what a pattern costs, which is tried at each place of the line.
   local until_at = kept and kept:find(' until=', 1, true)
-  local ends = until_at and tonumber(kept:match('^ until=(%d+)', until_at))
-  local has_value = kept and kept:find(' bytes=', 1, true)
-  if not kept or not (ends or kept:find(' once=', 1, true)) then
+  local text = until_at and kept:match('^%d+', until_at + 7)
+  if text ~= until_text then
+    until_text, ends = text, text and tonumber(text)
+  end
+  local has_value = kept and kept:find(' bytes=', until_at or 1, true)
+  if not kept and redis.call('HEXISTS', jobs, gone[k]) == 1 then
+    found[i] = ALIVE   -- an id has a job or a line in `results`, never both
+  elseif not kept or not (text or kept:find(' once=', 1, true)) then
     found[i], absent = false, true
   elseif not has_value then
     found[i], absent = kept, absent or kept:find(IN_LOG, 1, true)
-  elseif ends and ends <= now then
+  elseif text and ends <= now then
     found[i], absent = kept:gsub(' bytes=%d+', ' value=expired'), absent or kept:find(IN_LOG, 1, true)
   elseif size > BYTES_MAX then
     found[i] = LATER
   else
-    size = size + (tonumber(kept:match('^ bytes=(%d+)', has_value)) or 0)
-    asked[#asked + 1], kept_of[#kept_of + 1] = gone[k], {i, kept}
+    text = kept:match('^%d+', has_value + 7)
+    if text ~= bytes_text then
+      bytes_text, bytes = text, tonumber(text) or 0
+    end
+    size = size + bytes
+    local at = #asked + 1
+    asked[at], kept_of[at], place_of[at] = gone[k], kept, i
   end
 end
 local values = #asked > 0 and redis.call('HMGET', returned, unpack(asked)) or {}
-for k, value in ipairs(values) do
-  local i, kept = kept_of[k][1], kept_of[k][2]
+for k = 1, #asked do
+  local i, kept, value = place_of[k], kept_of[k], values[k]
   if value then
     found[i] = kept .. '\n' .. value
   else

@@ -3,7 +3,7 @@
 Keys: state boxes
 Meta: audit durable
 Later: backlog_bytes backlog_max_bytes
-Args: each each_count column tails worker
+Args: each each_count column same tails worker
 Uses: call(now now_text) meta(facts fact set_fact) emit(emit) fences(refusal_of) state(read_line write_line field_in count)
     batch(call_many read_many) digits(digits) box(read_header write_header entry_field mail_field read_signal)
     ripe(read_wait signal_of)
@@ -12,8 +12,11 @@ Uses: call(now now_text) meta(facts fact set_fact) emit(emit) fences(refusal_of)
 local ENTRIES_MAX, BYTES_MAX, MOVED_MAX = 10000, 16777216, 1000
 local SHOWN_MAX = 4096          -- bytes of an entry that the answer brings to the worker
 local NO_VALUE, FULL = 33, 43   -- `!` and `+`
+local DIGEST_LENGTH = 32
 
-local lines, headers, values, notes   -- by record: its job's line, the header of its box, what the step returned, the digest
+local lines, headers   -- by record: its job's line, and the header of its box; nil if all records have the same…
+local line_of_all, header_of_all   -- …which is here
+local values, notes   -- by record: what the step returned, and the digest
 local said      -- the events in order: neighbours of one type together
 local written   -- fields of `boxes` with their values
 local met       -- life → its box: how many entries it has, the bytes of their values, and what this call writes of it
@@ -22,13 +25,25 @@ local taken     -- fields of `boxes` that are removed: lists whose last signal i
 local moved     -- the parts of the event about signals whose box is moved
 
 local function reset()
-  lines, headers, values, notes = nil, nil, nil, nil
+  lines, headers, values, notes, line_of_all, header_of_all = nil, nil, nil, nil, nil, nil
   said, written, met, changed, taken, moved = nil, nil, nil, nil, nil, nil
+end
+
+--- Return the line of a record's job, and the header of its box; false for one that Redis does not have.
+local function found_for(i)
+  local line, header = line_of_all, header_of_all
+  if lines then
+    line = lines[i]
+  end
+  if headers then
+    header = headers[i]
+  end
+  return line, header
 end
 
 --- Return the box of a record; or nil, and why the record is refused.
 local function box_of(i, id, fence, life)
-  local line = lines[i]
+  local line, header_now = found_for(i)
   local why = refusal_of(id, line, fence)
   if why then
     return nil, why
@@ -37,7 +52,7 @@ local function box_of(i, id, fence, life)
   if box then
     return box, box.id ~= id and 'conflict' or nil
   end
-  local entries, bytes, mail = read_header(headers[i])
+  local entries, bytes, mail = read_header(header_now)
   box = {id = id, entries = entries, bytes = bytes, mail = mail, written = {}, lists = {}}
   local known = field_in(line, ' life=')
   if known and known ~= life then
@@ -193,7 +208,7 @@ end
 --- and a signal has begun another box since then. The log has the signals again, at this moment and without their
 --- values. Returns why the box cannot be moved, else nil.
 local function move_box(i, id, fence, life)
-  local line = lines[i]
+  local line, header_now = found_for(i)
   local refused = refusal_of(id, line, fence)
   if refused then
     return refused
@@ -205,7 +220,7 @@ local function move_box(i, id, fence, life)
   end
   local header = redis.call('HGET', boxes, old)
   local entries, bytes, mail = read_header(header)
-  if not header or entries > 0 or headers[i] or mail > MOVED_MAX then
+  if not header or entries > 0 or header_now or mail > MOVED_MAX then
     return 'other'
   end
   local seen = {}
@@ -300,33 +315,69 @@ local function carry_out(i)
   return nil
 end
 
---- Return the hash fields `names`, in order. Most calls save entries of one job: its field is read once.
-local function read_alike(key, names)
-  for i = 2, #names do
-    if names[i] ~= names[1] then
-      return read_many(key, names)
-    end
+--- Return what the next record needs to be saved like record i, which this call has saved: as a new entry of the same
+--- box, with a value of which the log gets only the digest. Return nil if the next record may not be saved like that.
+local function alike_from(i)
+  local id, fence, life, what = each(i)
+  local box, last = met[life], said[#said]
+  if what ~= 'save' or i == each_count or not box or not box.is_changed or box.base or not last or not last.is_saved then
+    return nil
   end
-  local value, found = redis.call('HGET', key, names[1]), {}
-  for i = 1, #names do
-    found[i] = value
+  return {
+    id = id, fence = fence, life = life, box = box, records = last.records,
+    record = '["' .. id .. '","' .. fence .. '","' .. life .. '",', saved = ' saved at=' .. now_text .. ' fence=' .. fence .. ' digest=',
+  }
+end
+
+--- Save record i as carry_out would, if it is like the record before it. Returns whether it is.
+local function save_alike(i, alike)
+  local id, fence, life, what, entry, name = each(i)
+  local box, value, note = alike.box, values[i], notes[i]
+  if lines and id ~= alike.id or fence ~= alike.fence or headers and life ~= alike.life or what ~= 'save' or entry ~= box.entries + 1 or entry > ENTRIES_MAX
+    or not value or value:byte() == NO_VALUE or #note ~= DIGEST_LENGTH then
+    return false
   end
-  return found
+  local size = #value
+  if box.bytes + size > BYTES_MAX then
+    return false
+  end
+  local place = digits(entry)
+  local field, text = life .. '|' .. place, name .. alike.saved .. note .. '\n' .. value
+  local records, at = alike.records, #written
+  records[#records + 1] = alike.record .. place .. ',"' .. name .. '",' .. digits(size) .. ',"' .. note .. '"]'
+  box.bytes, box.entries, box.written[field] = box.bytes + size, entry, text
+  written[at + 1], written[at + 2] = field, text
+  return true
+end
+
+--- Return the hash fields that field n of the records names, in order. Most calls save entries of one job: if all records
+--- name one field, return nil and the value of this field.
+local function read_alike(key, n)
+  local name = same(n)
+  if name then
+    return nil, redis.call('HGET', key, name)
+  end
+  return read_many(key, column(n)), nil
 end
 
 --- Decide about all records. Returns the answer, and by place in it the text of entries that the worker lacks.
 local function decide_saves()
-  lines, headers = read_alike(state, column(1)), read_alike(boxes, column(3))
+  lines, line_of_all = read_alike(state, 1)
+  headers, header_of_all = read_alike(boxes, 3)
   values, notes = tails()
   said, written, met, changed, taken, moved = {}, {}, {}, {}, {}, {}
   local answer, shown = {}, {}
+  local alike   -- what the next record needs to be saved like the one before it
   for i = 1, each_count do
-    local why, has = carry_out(i)
-    if why == 'over' then
-      shown[#answer + 3], has = #has <= SHOWN_MAX and has or nil, '-'
-    end
-    if why then
-      answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = digits(i), why, has
+    if not alike or not save_alike(i, alike) then
+      local why, has = carry_out(i)
+      if why == 'over' then
+        shown[#answer + 3], has = #has <= SHOWN_MAX and has or nil, '-'
+      end
+      if why then
+        answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = digits(i), why, has
+      end
+      alike = not why and alike_from(i)
     end
   end
   if #changed > 0 and not facts.durable then

@@ -110,13 +110,18 @@ end
 local function send(i, line)
   local id, name, key, life, digest, value = each(i)
   local found = meet(id, line, life)
-  if not found or name:find(OF_CHILD) and (found.is_new or found.job.life ~= life) then
+  local is_of_child = name:find(OF_CHILD)
+  if not found or is_of_child and (found.is_new or found.job.life ~= life) then
     return 'gone', '-'
   end
   if name == '' then
     return look_again(found)
   end
   local job = found.job
+  local entry = job.state == 'parked' and entry_that_waits(job, name)
+  if is_of_child and job.state == 'parked' and not entry then
+    return 'waits', '-'   -- for another child: the parent looks at all its children when it goes on
+  end
   local key_field = job.life .. '=' .. key
   local known = key ~= '' and (found.lists[key_field] or redis.call('HGET', boxes, key_field))
   if known then
@@ -146,7 +151,6 @@ local function send(i, line)
   signalled[#signalled + 1] = '["' .. id .. '","' .. job.life .. '",' .. mark .. ',"' .. name .. '",' ..
     (key ~= '' and '"' .. key .. '"' or 'null') .. ',' .. digits(#value) .. ',"' .. digest .. '"' ..
     (is_logged and ',' .. cjson.encode(value) or '') .. ']'
-  local entry = job.state == 'parked' and entry_that_waits(job, name)
   if entry then
     let_come_back(found, entry)
     return 'woken', mark

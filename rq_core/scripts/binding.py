@@ -27,7 +27,7 @@ def names_of(words: Iterable[str]) -> tuple[str, ...]:
 
 def argument_names(header: Header) -> tuple[str, ...]:
     """Return the names of a script's arguments. A number `NAME` also has the name `NAME_text` for its text."""
-    records = ("each", "each_count", "column") if header.words("Each") else ()
+    records = ("each", "each_count", "column", "same") if header.words("Each") else ()
     tails = ("tails",) if "Tail" in header.sections else ()
     texts = (f"{word.removesuffix(':int')}_text" for word in header.words("Args") if ":int" in word)
     return (*names_of(header.words("Args")), *texts, *records, *tails)
@@ -192,11 +192,21 @@ return found
 end"""
 
 
-def each_record(header: Header, shared: Iterable[str]) -> str:
-    """Return the Lua functions ``each(i)`` and ``column(n)``; an empty text if the script takes no records.
+_SAME: Final = """function same(n)
+local all, first = records, {args} + n
+local value = all[first]
+for at = first + {each}, first + (each_count - 1) * {each}, {each} do
+if all[at] ~= value then return nil end
+end
+return value
+end"""
 
-    ``each(i)`` returns the fields of record i. ``column(n)`` returns field n of all records; it is left out if no
-    include uses it.
+
+def each_record(header: Header, shared: Iterable[str]) -> str:
+    """Return Lua functions that return the fields of a script's records; an empty text if the script takes no records.
+
+    ``each(i)`` returns the fields of record i. ``column(n)`` returns field n of all records. ``same(n)`` returns field
+    n if all records have the same text there, else nil. ``column`` and ``same`` are left out if no include uses them.
     """
     args, each = header.words("Args"), header.words("Each")
     if not each:
@@ -213,9 +223,10 @@ def each_record(header: Header, shared: Iterable[str]) -> str:
             f"return {values}",
             "end",
             *(
-                _COLUMN.format(args=len(args), each=len(each)).split("\n")
-                if "column" in shared
-                else ()
+                line
+                for name, text in (("column", _COLUMN), ("same", _SAME))
+                if name in shared
+                for line in text.format(args=len(args), each=len(each)).split("\n")
             ),
         ]
     )

@@ -260,3 +260,37 @@ def test_a_stale_worker_cancels_the_children_that_it_enqueues_after_the_cancel_o
             of.run_parent()
 
         assert ["Cancelled"] * 2 == [of.outcome(PARTS, each) for each in sent]
+
+
+def test_a_parked_parent_gets_a_signal_only_from_the_child_for_which_it_waits(
+    redis_url: str,
+) -> None:
+    """The parent waits for the child that was enqueued last. When it goes on, it sees that the others have ended."""
+    with family(redis_url, count=3) as of:
+        assert of.run_parent()
+        assert of.parent == "parked"
+        first, second, last = (of.claim(PARTS) for _ in range(3))
+
+        of.succeed(first)
+        of.fail(second)
+        assert of.events(PARENTS, PARENT)["signalled"] == 0
+
+        of.succeed(last)
+        assert of.events(PARENTS, PARENT)["signalled"] == 1
+        assert of.work_off()
+        assert of.got == [["Succeeded", "Failed", "Succeeded"]]
+
+
+def test_a_running_parent_gets_a_signal_from_each_child_that_ends(redis_url: str) -> None:
+    """The parent may have looked already, and may be about to wait for this child."""
+    with family(redis_url, count=2) as of:
+
+        def end_both() -> None:
+            of.succeed(of.claim(PARTS))
+            of.succeed(of.claim(PARTS))
+
+        of.moments["before it parks"] = end_both
+        assert of.run_parent()
+        assert of.events(PARENTS, PARENT)["signalled"] == 2
+        assert of.work_off()
+        assert of.got == [["Succeeded", "Succeeded"]]

@@ -15,14 +15,33 @@ Uses: call(now now_text) parts(list_of) meta(fact) batch(read_many)
 ]]
 
 local lists = {}
+local DIGEST_LENGTH = 32
+local CALLED_LENGTH = 2 * DIGEST_LENGTH + #' ='   -- of a job's digest, followed by that of its call
 
 --- Remove the call's digest from a record's digest. Returns the rest; nil if the digest is invalid.
 local function want_memory(i, digest)
-  local plain, call_digest = digest:match('^(.*) =(%x*)$')
+  local plain, call_digest
+  if #digest == CALLED_LENGTH and digest:find('^ =%x+$', DIGEST_LENGTH + 1) then
+    plain, call_digest = digest:sub(1, DIGEST_LENGTH), digest:sub(-DIGEST_LENGTH)
+  else
+    plain, call_digest = digest:match('^(.*) =(%x*)$')
+  end
   if plain then
-    list_of(lists, 'plain')[i], list_of(lists, 'calls')[i] = plain, call_digest
+    local plain_by, calls = lists.plain or list_of(lists, 'plain'), lists.calls or list_of(lists, 'calls')
+    plain_by[i], calls[i] = plain, call_digest
   end
   return plain
+end
+
+--- Note what `results` has for the ids of records. `places` are the records, in the order of `lines`; nil: of each record
+--- in order.
+local function note_remembered(lines, places)
+  for k = 1, #lines do
+    local line = lines[k]
+    if line then
+      list_of(lists, once_in(line) and 'remembered' or 'stale')[places and places[k] or k] = line
+    end
+  end
 end
 
 --- Read the lines and jobs of the ids. `live` says, by record, whether its job is alive.
@@ -30,22 +49,24 @@ local function read_remembered(ids, live)
   local calls = lists.calls or {}
   local absent, places, compared, compared_at = {}, {}, {}, {}
   for i = 1, #ids do
+    if live[i] then
+      if calls[i] then
+        compared[#compared + 1], compared_at[#compared_at + 1] = ids[i], i
+      end
+      places.has_gaps = true
+    end
+  end
+  if not places.has_gaps then   -- nearly all calls
+    note_remembered(read_many(results, ids), nil)
+    return
+  end
+  for i = 1, #ids do
     if not live[i] then
       absent[#absent + 1], places[#places + 1] = ids[i], i
-    elseif calls[i] then
-      compared[#compared + 1], compared_at[#compared_at + 1] = ids[i], i
     end
   end
-  local lines = read_many(results, absent)
-  for k = 1, #absent do
-    local line = lines[k]
-    if line and once_in(line) then
-      list_of(lists, 'remembered')[places[k]] = line
-    elseif line then
-      list_of(lists, 'stale')[places[k]] = line
-    end
-  end
-  lines = read_many(state, compared)
+  note_remembered(read_many(results, absent), places)
+  local lines = read_many(state, compared)
   for k = 1, #compared do
     list_of(lists, 'alive')[compared_at[k]] = lines[k]
   end
@@ -59,7 +80,10 @@ local function refuse_full(live)
   end
   local remembered, is_new = lists.remembered or {}, false
   for i in pairs(lists.calls) do
-    is_new = is_new or not live[i] and not remembered[i]
+    if not live[i] and not remembered[i] then
+      is_new = true
+      break
+    end
   end
   local size = is_new and redis.call('HLEN', results)
   if size and size >= fact('results_max') then
@@ -90,9 +114,14 @@ local function knows_ids()
   return lists.any == true
 end
 
---- Return a record's digest without the call's digest, which want_memory has removed.
+--- Return whether this call knows any id whose job is not alive and that a record may not have.
+local function knows_taken_ids()
+  return lists.remembered ~= nil or lists.noted ~= nil
+end
+
+--- Return a record's digest without the call's digest, which want_memory has removed; and the call's digest.
 local function plain_digest(i)
-  return lists.plain[i]
+  return lists.plain[i], lists.calls[i]
 end
 
 --- Return whether a record may not have its id, since a job that is alive has the id, or the id is remembered, or this
@@ -143,6 +172,9 @@ end
 
 --- Forget an id's previous job, since a job with this id is accepted.
 local function take_id(i, id)
+  if not lists.stale and not lists.left then
+    return
+  end
   local line = lists.stale and lists.stale[i]
   if line then
     forget_line(id, line)

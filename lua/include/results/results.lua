@@ -97,31 +97,43 @@ end
 
 --- Keep the line of a job that leaves Redis, if its id is remembered or its result is kept. `once`, `call_digest` and
 --- `keep` are from the job's line; `more` is the part of the new line about the result; `value` is written into
---- `returned`. Returns the beginning of the new line, up to `bytes`, and the time until which it is kept; nil if no
---- result is kept.
+--- `returned`. Returns what is needed to keep the result of a job that ends in the same way: the text of its line before
+--- the digest of its call, and the text from there up to the size of its result (without a digest, the first text is up
+--- to the size, and the second one is missing); the instant until which the line is kept; and whether its id is
+--- remembered. Returns nil if no result is kept.
 local function keep_outcome(id, outcome, at, fence, once, call_digest, keep, more, value)
   local line, until_ms, load = outcome .. ' at=' .. at .. (fence and ' fence=' .. fence or ''), '0', 0
   once = once and whole_number(once)
   local is_remembered = once and once > now
+  local upto_digest = nil
   if is_remembered then
     until_ms = digits(once)
-    line = line .. ' once=' .. until_ms .. (call_digest and ' call=' .. call_digest or '')
+    line = line .. ' once=' .. until_ms
+    if call_digest then
+      line = line .. ' call='
+      upto_digest = line
+      line = line .. call_digest
+    end
   elseif not keep then
-    return
+    return nil
   end
-  local beginning
+  local alike
   if keep then
     if keep ~= last_keep then
       last_keep, last_until = keep, digits(now + (whole_number(keep) or 0))
     end
     line = line .. more .. ' until=' .. last_until
-    beginning = line
     if value or tonumber(until_ms) < tonumber(last_until) then
       until_ms = last_until
     end
     if value then
+      line = line .. ' bytes='
+      alike = {
+        beginning = upto_digest or line, behind = upto_digest and line:sub(#upto_digest + #call_digest + 1),
+        until_ms = until_ms, is_remembered = is_remembered,
+      }
       load = #value
-      line = line .. ' bytes=' .. digits(load)
+      line = line .. digits(load)
       local list = list_of(lists, 'kept_values')
       list[#list + 1], list[#list + 2] = id, value
     end
@@ -130,7 +142,7 @@ local function keep_outcome(id, outcome, at, fence, once, call_digest, keep, mor
     end
   end
   keep_line(id, line, until_ms, load)
-  return beginning, until_ms
+  return alike
 end
 
 --- Remove the line that this call wrote for a job, since a later record takes its id.
@@ -153,18 +165,17 @@ local function keeps_results()
   return lists.kept_lines ~= nil
 end
 
---- Keep the result of a job whose id is not remembered, with the line and the instant that keep_outcome returned for
---- another job.
-local function keep_alike(id, beginning, until_ms, value)
+--- Keep the result of a job that ends like another one, for which keep_outcome returned the other values. `line` is the
+--- new line, made of these values.
+local function keep_alike(id, line, until_ms, is_remembered, value)
   local lines, marks, values, growth = lists.kept_lines, lists.kept_marks, lists.kept_values, lists.growth
-  local line = beginning .. ' bytes=' .. digits(#value)
   local size = #lines
   lines[size + 1], lines[size + 2] = id, line
   size = #marks
   marks[size + 1], marks[size + 2] = until_ms, id
   size = #values
   values[size + 1], values[size + 2] = id, value
-  growth[1], growth[2] = growth[1] + #line, growth[2] + #value + #line + RESULT_COST
+  growth[1], growth[2] = growth[1] + #line, growth[2] + (is_remembered and #value or #value + #line + RESULT_COST)
 end
 
 --- Delete the line of an id.

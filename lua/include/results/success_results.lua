@@ -1,22 +1,23 @@
 --[[ success_results: keeps the results of jobs that succeed, and lets the parts end what else ends with these jobs.
 Each job's line is decided separately.
 
-The lines of jobs that were claimed together begin alike, up to their places in line. Comparing these beginnings is
-cheaper than reading fields.
+The lines of jobs that were claimed together are alike, up to their places in line and the digests of their calls.
+Comparing texts is cheaper than reading fields.
 
 Meta: remembers audit
 Later: backlog_bytes backlog_max_bytes
-Uses: call(now_text) meta(facts fact) state(field_in) results(keep_outcome keep_alike)
+Uses: call(now_text) meta(facts fact) state(field_in) results(keep_outcome keep_alike) digits(digits)
 ]]
 
 local FULL = 43       -- `+`, before the digest of a result that the event carries
 local NO_VALUE = 33   -- `!`, before the reason why there is no result; no JSON begins with it
 local DIGEST_LENGTH = 32
 local BEHIND_ALIKE = '^%d+ since=%d+$'   -- the rest of a line after ` seq=`, if it has neither a deadline nor a reason
+local CALL = ' call='
 
 --- End a job that succeeded, and keep its result; see end_successes. Returns false if nothing else ends with it. If the
---- next job may end in the same way, it returns the beginning of the result's line, the time until which the result is
---- kept, and the fence as JSON for the event. Otherwise it returns nil, and the next job's line must be read.
+--- next job may end in the same way, it returns what keep_outcome returned, and the fence as JSON for the
+--- event. Otherwise it returns nil, and the next job's line must be read.
 local function end_success(id, line, events, at, value, note)
   local is_tied, once, keep = decide_parts(id, nil, line, 'succeeded'), nil, nil
   if facts.remembers then
@@ -35,7 +36,7 @@ local function end_success(id, line, events, at, value, note)
     value, more = nil, more .. ' value=' .. value:sub(2)
   elseif keep and note and note ~= '' then
     local ending = '"]'
-    is_usual = not is_tied and not once and #note == DIGEST_LENGTH and note:byte() ~= FULL
+    is_usual = not is_tied and #note == DIGEST_LENGTH and note:byte() ~= FULL
     if note:byte() == FULL then
       note = note:sub(2)
       if facts.audit == 'on' and fact('backlog_bytes') < fact('backlog_max_bytes') then
@@ -44,17 +45,38 @@ local function end_success(id, line, events, at, value, note)
     end
     events[at] = '["' .. id .. '","' .. fence .. '","' .. note .. ending
   end
-  local beginning, until_ms = keep_outcome(id, 'succeeded', now_text, fence, once, once and field_in(line, ' call='), keep, more, value)
+  local kept_alike = keep_outcome(id, 'succeeded', now_text, fence, once, once and field_in(line, CALL), keep, more, value)
   if is_usual then
-    return beginning, until_ms, '","' .. fence .. '","'
+    return kept_alike, '","' .. fence .. '","'
   end
   return nil
 end
 
---- Return the beginning of a line, up to its place in line; nil if other fields than `since` follow the place.
+--- Return the two texts that the lines of jobs that were claimed together have in common: up to the digest of the call,
+--- and from there up to the place in line. Without a digest, return the beginning up to the place alone. Return nil if
+--- other fields than `since` follow the place.
 local function alike_from(line)
   local _, last = line:find(' seq=', 1, true)
-  return last and line:find(BEHIND_ALIKE, last + 1) and line:sub(1, last)
+  if not last or not line:find(BEHIND_ALIKE, last + 1) then
+    return nil, nil
+  end
+  local _, at = line:find(CALL, 1, true)
+  if not at then
+    return line:sub(1, last), nil
+  elseif line:find(' ', at + 1, true) ~= at + DIGEST_LENGTH + 1 then
+    return nil, nil
+  end
+  return line:sub(1, at), line:sub(at + DIGEST_LENGTH + 1, last)
+end
+
+--- Return whether a line has these two texts around the digest of its call, and behind them only its place in line and
+--- `since`.
+local function is_like_call(line, beginning, behind)
+  local size = #beginning
+  local rest = size + DIGEST_LENGTH + 1
+  -- The digest has no space, so no field can be hidden in it.
+  return line:find(beginning, 1, true) == 1 and line:find(' ', size + 1, true) == rest and line:find(behind, rest, true) == rest
+    and line:find(BEHIND_ALIKE, rest + #behind) ~= nil
 end
 
 --- End jobs that succeeded. `lines` are those of the call's records, in order; false for a refused record. `given` has,
@@ -63,20 +85,38 @@ end
 --- log is at its bound. `ids` and `events` are those of the jobs that succeeded.
 local function end_successes(ids, lines, events, given, notes)
   local at = 0
-  local alike                      -- the beginning of the line that was read last, if nothing ends with its job, or the usual…
-  local told, until_ms, fenced     -- …and what `end_success` returned for it
+  local alike, behind   -- what the line that was read last has in common with lines like it, if nothing ends with its job, or the usual…
+  local told, fenced    -- …and what `end_success` returned for it
+  local beginning, ending   -- the texts of the result's line around the digest of the call
   for i = 1, #lines do
     local line = lines[i]
     if line then
       at = at + 1
       local id, value, note = ids[at], given[i], notes[i]
-      local is_alike = alike and line:find(alike, 1, true) == 1 and line:find(BEHIND_ALIKE, #alike + 1)
+      local is_alike
+      if behind then
+        is_alike = is_like_call(line, alike, behind)
+      else
+        is_alike = alike and line:find(alike, 1, true) == 1 and line:find(BEHIND_ALIKE, #alike + 1)
+      end
       if is_alike and told and value and note and #note == DIGEST_LENGTH and value:byte() ~= NO_VALUE then
         events[at] = '["' .. id .. fenced .. note .. '"]'
-        keep_alike(id, told, until_ms, value)
+        local kept_line
+        if ending then
+          kept_line = beginning .. line:sub(#alike + 1, #alike + DIGEST_LENGTH) .. ending .. digits(#value)
+        else
+          kept_line = beginning .. digits(#value)
+        end
+        keep_alike(id, kept_line, told.until_ms, told.is_remembered, value)
       elseif not is_alike or told then
-        told, until_ms, fenced = end_success(id, line, events, at, value, note)
-        alike = told ~= nil and alike_from(line)
+        told, fenced = end_success(id, line, events, at, value, note)
+        alike, behind, beginning, ending = nil, nil, nil, nil
+        if told ~= nil then
+          alike, behind = alike_from(line)
+        end
+        if told then
+          beginning, ending = told.beginning, told.behind
+        end
       end
     end
   end

@@ -97,7 +97,8 @@ class Sent(NamedTuple):
     outcome: str
     """``woken``: the job was parked for the signal and is ready now; ``sent``: the signal waits in the job's box;
     ``known``: a signal with the same key was sent before; ``full``: the box has no room; ``lost``: Redis has lost the
-    box; ``gone``: there is no such job; ``waits``: the answer to ``look_again`` if the job was not woken."""
+    box; ``gone``: there is no such job; ``waits``: the answer to ``look_again`` if the job was not woken, and to the
+    signal of a child if its parked parent waits for another child."""
     number: int | None
     """The signal's number among the job's signals; None: the signal was not sent."""
 

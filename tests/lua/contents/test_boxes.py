@@ -1,7 +1,11 @@
 """The keys in Redis after a durable job has saved steps, and after the job has ended."""
 
+import json
+
 import pytest
 
+from rq_core.model.job import Claim
+from rq_core.model.result_encoding import pack_result
 from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls.boxes import NotSaved, Saving, save
 from tests.kit.seed import LEASE_MS, LIFE, NO_FENCE, QUEUE, WORKER, Seed
@@ -100,6 +104,69 @@ def test_a_full_box_refuses_further_entries(seed: Seed) -> None:
     assert {0: NotSaved("full", 1)} == seed.save(claim, entry=2)
     assert {} == seed.save(claim, entry=2, value="!too_large")
     seed.control.hset(seed.keys("boxes"), LIFE, "job=a entries=2 bytes=8")
+
+
+def test_entries_that_are_saved_in_one_call_are_stored_like_entries_that_are_saved_alone(
+    seed: Seed,
+) -> None:
+    """Most entries of a call are the results of children: each has the form of the one before it. Here every form of
+    record comes between such entries."""
+    seed.enqueue("a", "b", "c")
+    a, b, c = seed.claim().jobs
+    lives = {"a": "a" * 16, "b": "b" * 16, "c": "c" * 16}
+
+    def records(of: Claim) -> list[Saving]:
+        def entry_of(number: int, packed: str, what: str = "save", about: str = "") -> Saving:
+            name = f"parts={number}"
+            return Saving(of.id, of.fence, lives[of.id], what, number, name, packed, about)
+
+        values = {n: pack_result(f'"{"ü" * n}"') for n in range(1, 22)}
+        values |= {6: "!too_large", 10: pack_result("[1]", "full"), 14: "!not_json"}
+        found = [entry_of(n, packed) for n, packed in values.items()]
+        found.insert(20, entry_of(22, "", "wait"))  # behind: it is carried out by no call
+        found.insert(17, found[8])  # saved by this call already
+        found.insert(16, entry_of(30, pack_result("1")))  # behind
+        found.insert(12, found[11]._replace(name="other"))  # conflict
+        found.insert(4, found[4]._replace(fence=NO_FENCE))  # stale
+        begun, later = entry_of(22, "", "begin"), entry_of(23, pack_result("23"))
+        return [*found, begun, found[-1], later, entry_of(22, pack_result("22"))]
+
+    # A record of another box and one of another job have the number that is the next one of the job's box.
+    of_a = records(a)
+    other_box, other_job = of_a[8]._replace(life=lives["c"]), of_a[9]._replace(id=c.id)
+    together = [*of_a[:8], other_box, of_a[8], other_job, *of_a[9:]]
+    first = len(seed.snapshot()["outbox"])
+    refused = seed.client.run(save(QUEUE, WORKER, together))
+    middle = len(seed.snapshot()["outbox"])
+    alone = {}
+    for n, record in enumerate(records(b)):
+        if found := seed.client.run(save(QUEUE, WORKER, [record])):
+            alone[n] = found[0]
+    after = seed.snapshot()
+
+    assert [refused.pop(8).why, refused.pop(10).why] == ["behind", "conflict"]
+    assert {n - (n > 8) - (n > 10): each for n, each in refused.items()} == alone
+    assert {each.why for each in alone.values()} == {"behind", "conflict", "stale"}
+
+    def box(job_id: str) -> dict[str, str]:
+        life = lives[job_id]
+        found = {k: v for k, v in after["boxes"].items() if k.startswith(life)}
+        return {
+            k.removeprefix(life): v.replace(f"job={job_id} ", "job= ") for k, v in found.items()
+        }
+
+    assert box("a") == box("b")
+    assert len(box("a")) == 24
+    told = [
+        (event["type"], *job)
+        for _, event in after["outbox"]
+        if event["type"].startswith("step_")
+        for job in json.loads(event["jobs"])
+    ]
+    by_job = {i: [(type_, *rest) for type_, job, _, _, *rest in told if job == i] for i in "ab"}
+    assert by_job["a"] == by_job["b"]
+    assert len(by_job["a"]) == 24
+    assert middle - first == 3  # saved, begun, saved
 
 
 def test_the_entry_of_a_step_whose_value_is_not_saved_names_the_reason(seed: Seed) -> None:

@@ -1,6 +1,9 @@
 """Remembered ids. While an id is remembered, each repeated call gets the same job, even after the job has ended."""
 
+import hashlib
+import json
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +12,10 @@ import pytest
 from rq_core import errors
 from rq_core.app.durable.children import NEVER
 from rq_core.model.idempotency import read_result, result_line
+from rq_core.model.job import NewJob
+from rq_core.model.result_encoding import pack_result
 from tests.kit.consistency import assert_consistent
-from tests.kit.seed import LEASE_MS, Seed, events_of
+from tests.kit.seed import LEASE_MS, WORKER, Seed, events_of
 from tests.lua.contents.entries import T, entry
 from tests.lua.contents.test_names import (
     end_by_a_final_failure,
@@ -69,6 +74,122 @@ def test_enqueue_writes_a_remembered_id_into_the_state_line_the_event_and_result
     assert read_result("a", line)[1:] == (
         "succeeded", T + 5, claim.fence, T + DAY, CALL, None, None, None, None,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 40], ids=["one job a call", "all jobs in one call"])
+def test_each_job_with_a_remembered_id_gets_its_own_line_event_and_value(
+    seed: Seed, size: int
+) -> None:
+    """Jobs of one call share all but ids, digests and arguments. Here they differ in everything that a job may have."""
+    jobs: list[NewJob] = []
+    expected: dict[str, str] = {}
+
+    def add(job_id: str, call: str, head: str = "", ending: str = "", **options: Any) -> None:
+        job = seed.job(job_id, remember_ms=DAY, call=f"={call}", **options)
+        jobs.append(job)
+        told = f" call={call}" if call else ""
+        due = int(options.get("delay_ms", 0))
+        place = f"due={T + due} " if due else f"seq={len(expected) - len(waiting) + 1}{ending} "
+        if due:
+            waiting.append(job_id)
+        task = f"{'scheduled' if due else 'ready'} task={options.get('task', 't')}"
+        expected[job_id] = f"{task}{head.format(once=f'once={T + DAY}{told}')} {place}since={T}"
+
+    waiting: list[str] = []
+    for n in range(3):
+        add(f"a{n}", f"{n:032x}", " {once}", args_json=f'{{"n":{n}}}')
+    add("uncalled", "", " {once}")
+    add("kept", f"{3:032x}", f" {{once}} keep={DAY}", keep_ms=DAY)
+    add("other", f"{4:032x}", " {once}", task="u", args_json=f'{{"n":"{"x" * 300}"}}')
+    add("high", f"{5:032x}", " priority=high {once}", priority="high")
+    add("lane", f"{6:032x}", " {once} lane=2+host=h", lane="2+host=h")
+    add("until", f"{7:032x}", " {once}", f" expires={T + DAY}", expires_in_ms=DAY)
+    add("named", f"{8:032x}", " unique=t/x {once}", unique="keep", name="t/x")
+    add("later", f"{9:032x}", " {once}", delay_ms=5)
+    for n in range(10, 13):
+        add(f"a{n}", f"{n:032x}", f" {{once}} keep={DAY}", keep_ms=DAY)
+    for first in range(0, len(jobs), size):
+        part = jobs[first : first + size]
+        assert seed.enqueue(*part).ids == tuple(job.id for job in part)
+    after = seed.snapshot()
+
+    assert expected == after["state"]
+    specs = {job.id: (seed.control.hget(seed.keys("jobs"), job.id) or "")[:1] for job in jobs}
+    assert set(specs.values()) == {"{"}
+    told = [
+        job
+        for _, event in after["outbox"]
+        if event["type"] == "enqueued"
+        for job in json.loads(event["jobs"])
+    ]
+    assert [job[0] for job in told] == [job.id for job in jobs]
+    traits = {
+        job[0]: (job[7], *([*job[12:], None, None, None, None][at] for at in (0, 1, 3)))
+        for job in told
+    }
+    for job in jobs:
+        keep = DAY if " keep=" in expected[job.id] else None
+        digest = hashlib.sha256(job.args_json.encode()).hexdigest()[:32]
+        assert traits[job.id] == (digest, T + DAY, job.call.removeprefix("=") or None, keep)
+    again = seed.enqueue(*jobs[:3], jobs[3], *jobs[10:])
+    assert set(again.duplicates) == {job.id for job in (*jobs[:4], *jobs[10:])}
+
+
+def test_a_claim_writes_the_line_of_each_remembered_job_with_the_digest_of_its_call(
+    seed: Seed,
+) -> None:
+    ready: dict[str, str] = {}
+
+    def add(job_id: str, call: str = "", **options: Any) -> None:
+        assert enqueue(seed, job_id, call=call, **options).ids == (job_id,)
+        ready[job_id] = seed.state(job_id) or ""
+
+    for n in range(5):
+        add(f"a{n}", f"{n:032x}")
+    add("uncalled")
+    add("other", f"{5:032x}", task="u")
+    add("kept", f"{6:032x}", keep_ms=DAY)
+    seed.enqueue("plain")
+    for n in range(7, 10):
+        add(f"a{n}", f"{n:032x}", keep_ms=DAY)
+    add("until", f"{10:032x}", keep_ms=DAY, expires_in_ms=DAY)
+    for n in range(11, 14):
+        add(f"a{n}", f"{n:032x}", keep_ms=DAY)
+    claims = seed.claim().jobs
+
+    assert [claim.id for claim in claims] == [
+        *(f"a{n}" for n in range(5)), "uncalled", "other", "kept", "plain",
+        "a7", "a8", "a9", "until", "a11", "a12", "a13",
+    ]  # fmt: skip
+    for claim in claims:
+        if claim.id != "plain":
+            line, claimed = ready[claim.id], f" claim=1 fence={claim.fence} by={WORKER} seq="
+            expected = line.replace("ready ", "running ").replace(" seq=", claimed)
+            assert seed.state(claim.id) == expected
+
+
+@pytest.mark.damaged
+def test_no_field_that_a_client_has_hidden_in_the_digest_of_a_call_is_left_unread(
+    seed: Seed,
+) -> None:
+    """The other jobs of the call have lines of the same form, which are not read field by field."""
+
+    def hide(job_id: str, fields: str) -> None:
+        assert len(fields) == len(CALL)
+        line = (seed.state(job_id) or "").replace(f"{int(job_id[1:]):032x}", fields)
+        seed.control.hset(seed.keys("state"), job_id, line)
+
+    for n in range(6):
+        enqueue(seed, f"a{n}", call=f"{n:032x}", keep_ms=DAY)
+    hide("a3", "0 lost=2 unknown=1 failed=123456")
+    claims = seed.claim().jobs
+    assert [claim.failures for claim in claims] == [0, 0, 0, 123456, 0, 0]
+
+    hide("a2", f"0 life={'f' * 16} x=012345")
+    seed.complete(*claims, values={n: pack_result("1") for n in range(1, 7)})
+    after = seed.snapshot()
+    found = [re.findall(" call=(.*) task=", after["results"][f"a{n}"]) for n in range(6)]
+    assert found == [["0" if n in (2, 3) else f"{n:032x}"] for n in range(6)]
 
 
 def test_calls_carry_the_keys_of_remembered_ids_only_if_the_queue_remembers_ids(seed: Seed) -> None:

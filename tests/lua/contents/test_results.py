@@ -153,6 +153,67 @@ def test_jobs_that_were_claimed_together_store_their_own_results(seed: Seed, tur
     assert {i: [digest_of(values[i])] if i in after["returned"] else [] for i in digests} == digests
 
 
+@pytest.mark.parametrize("turn", [False, True], ids=["complete", "turn"])
+@pytest.mark.parametrize("size", [1, 40], ids=["one success a call", "all in one call"])
+def test_successes_with_remembered_ids_store_their_own_calls_and_results(
+    seed: Seed, turn: bool, size: int
+) -> None:
+    """The state lines of the jobs differ in the digests of their calls, in tasks, in deadlines, and in how long results
+    and ids are kept. A success that is reported with others stores the same bytes as one that is reported alone."""
+    told: dict[str, tuple[str, int, int]] = {}
+
+    def add(job_id: str, call: str, once: int = 2 * HOUR, keep: int = HOUR, **options: Any) -> None:
+        told[job_id] = call, once, keep
+        job = seed.job(job_id, remember_ms=once, keep_ms=keep, call=f"={call}", **options)
+        assert seed.enqueue(job).ids == (job_id,)
+
+    for n in range(6):
+        add(f"a{n}", f"{n:032x}")
+    add("uncalled", "")
+    add("uncalled-too", "")
+    add("until", f"{7:032x}", expires_in_ms=HOUR)
+    add("forgotten", f"{8:032x}", once=4)
+    add("forgotten-too", f"{9:032x}", once=4)
+    add("longer", f"{10:032x}", once=3 * HOUR)
+    add("kept-longer", f"{11:032x}", keep=3 * HOUR)
+    add("other", f"{12:032x}", task="u")
+    for n in range(20, 26):
+        add(f"a{n}", f"{n:032x}")
+    claims = seed.claim().jobs
+    values = {claim.id: f'"{claim.id:>{7 + n // 4}}"' for n, claim in enumerate(claims)}
+    values |= {"a3": "!too_large", "a22": ""}
+    seed.advance(5)
+    for first in range(0, len(claims), size):
+        part = claims[first : first + size]
+        given = {
+            n: value if value.startswith("!") else pack_result(value)
+            for n, claim in enumerate(part, 1)
+            if (value := values[claim.id])
+        }
+        (seed.turn if turn else seed.complete)(*part, values=given)
+    after = seed.snapshot()
+
+    without = {"a3": "too_large", "a22": "not_kept"}
+    lines, kept = {}, {}
+    for claim in claims:
+        call, once, keep = told[claim.id]
+        until, said = T + 5 + keep, ""
+        if once > 5:
+            said = f" once={T + once}" + (f" call={call}" if call else "")
+        task, kept[claim.id] = "u" if claim.id == "other" else "t", until
+        how = f"until={until} bytes={len(values[claim.id])}"
+        if claim.id in without:
+            how = f"value={without[claim.id]} until={until}"
+            kept[claim.id] = max(until, T + once)
+        lines[claim.id] = f"succeeded at={T + 5} fence={claim.fence}{said} task={task} {how}"
+    assert lines == after["results"]
+    assert kept == after["kept"]
+    assert {i: v for i, v in values.items() if i not in without} == after["returned"]
+    assert str(sum(map(len, lines.values()))) == after["meta"]["results_bytes"]
+    assert str(sum(map(load_of, lines.values()))) == after["meta"]["kept_bytes"]
+    assert_consistent(after)
+
+
 def test_the_result_of_a_claim_that_is_no_longer_in_force_is_refused(seed: Seed) -> None:
     enqueue(seed, "a")
     (first,) = seed.claim().jobs
