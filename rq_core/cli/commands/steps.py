@@ -142,7 +142,8 @@ def _wake(
         raise click.ClickException(
             f"job {job_id} is {job.state} and waits for no child, so it cannot look{advice}"
         )
-    record = Sending(job_id, signal_of(waits[0]), "", "null")
+    life = (steps and steps.life) or ""
+    record = Sending(job_id, signal_of(waits[0]), "", "null", life)
     sent = client.run(client.calls.mail.signal(job.queue, record, by=by, why=reason))
     if sent.outcome not in ("woken", "sent"):
         raise click.ClickException(f"job {job_id} was not woken: {sent.outcome}")
