@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
@@ -35,6 +37,10 @@ the worker waits this long even if Redis is back earlier. The time is short, bec
 ten seconds. A call that the worker sends again is carried out only once."""
 BLOCK_MARGIN_S: Final = 2.0
 """Seconds by which the answer to a blocking command may be late."""
+EXCHANGES_TIMED: Final = 32
+"""Number of exchanges from whose durations the round trip is estimated."""
+EXCHANGES_TIMED_MIN: Final = 8
+"""Least number of exchanges for an estimate."""
 
 
 L = TypeVar("L", bound=Connection)
@@ -103,6 +109,9 @@ class AsyncTransport(Protocol):
 
         ``hear`` is called with the reply, or its ReplyError, one round of the event loop before the caller resumes.
         """
+
+    def pool_of(self, key: str) -> AsyncPoolTransport | None:
+        """Return the transport to the server of a key. None: the server is not known yet, or it is in this process."""
 
     def place(self, key: str) -> object:
         """Return an object that identifies the server of a key. Transport.place describes the object."""
@@ -222,6 +231,8 @@ class AsyncPoolTransport:
         source = source_of(redis.asyncio.ConnectionPool, url, retry, *bounds)
         self._pool = AsyncPool(source, wait=answer_within, keep=keep)
         self._answer_within = answer_within
+        self._took: deque[float] = deque(maxlen=EXCHANGES_TIMED)
+        """The durations (seconds) of the last exchanges that did not block."""
 
     async def exchange(
         self,
@@ -258,11 +269,14 @@ class AsyncPoolTransport:
         count = len(commands)
         try:
             answer = connection.ask(_packed(commands), count, seconds, hear)
+            sent = time.perf_counter()
             if meanwhile is not None:
                 meanwhile()
             if blocks and self._pool.sentinels is not None:
                 await self._watched(connection, answer)
             await answer
+            if not blocks:
+                self._took.append(time.perf_counter() - sent)
             replies = connection.replies
             if is_demoted(replies):
                 await connection.drop()
@@ -288,6 +302,29 @@ class AsyncPoolTransport:
         """
         within = seconds + BLOCK_MARGIN_S
         return _or_raise(await self._exchange([command], None, within, hear, blocks=True))
+
+    def pool_of(self, key: str) -> AsyncPoolTransport | None:  # noqa: ARG002 - all are in one place
+        """Return this transport."""
+        return self
+
+    @property
+    def round_trip(self) -> float:
+        """Return the seconds that the shortest of the last exchanges took; 0.0: not known yet.
+
+        The shortest, because a busy server, a busy loop and the work of the calls only add to the round trip.
+        """
+        return min(self._took) if len(self._took) >= EXCHANGES_TIMED_MIN else 0.0
+
+    async def block_before(
+        self, command: Sequence[Any], call: Sequence[Any], seconds: float
+    ) -> list[Any]:
+        """Send a blocking command that answers within ``seconds``, and a call behind it, in one write. The server
+        carries out the call when the wait ends.
+
+        Return both replies. An error reply or a missing reply is an exception in the list.
+        """
+        within = seconds + BLOCK_MARGIN_S
+        return await self._exchange([command, call], None, within, blocks=True)
 
     async def _watched(self, connection: AsyncConnection, answer: asyncio.Future[None]) -> None:
         """Wait for the reply to a blocking command.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,6 +41,18 @@ SECOND_MIN: Final = 8
 """Minimum number of settlements for a second turn while another turn is under way. There must also be at least one
 settlement for every four places. With a second turn, Redis need not wait for the worker. Without a minimum, the worker
 would send more turns, with fewer settlements each."""
+FAR_S: Final = 0.0003
+"""Round trip (seconds) above which a worker arms its claims. Nearer, the producer would wait for the claim longer than
+the job would begin earlier."""
+STILL_FAR_S: Final = 0.0002
+"""Round trip (seconds) down to which a worker that arms its claims goes on to do so."""
+ARMED_MAX: Final = 16
+"""Maximum number of jobs of an armed claim. If the worker vanishes, its armed claim may still take these jobs, which
+then wait for the end of their leases."""
+PLAIN_SHARE: Final = 1 / 8
+"""Share of the waits without a claim, at random. A claim that leaves jobs wakes the next worker. Redis carries out the
+armed claims of workers that wake each other one after another, and serves no other client meanwhile. On average, such a
+chain ends after eight workers."""
 
 
 @dataclass(slots=True)
@@ -96,6 +109,10 @@ class Turns:
         self._on_claim = on_claim
         self._flow = flow
         self.child_ends = ChildEnds(client, lifetime.worker)
+        self._arms = False
+        """True if the round trip was long when it was last looked at."""
+        if len(groups.queues) == 1 and not lifetime.options.burst and capacity.on_reserve is None:
+            groups.all[0].watcher.arm = self.arm
 
     async def turn(self, group: QueueGroup) -> None:
         """Wait until there are settlements to send or jobs to claim, then make one round trip for both.
@@ -144,11 +161,15 @@ class Turns:
         """Return the maximum number of jobs that a turn may claim, even if more places are free."""
         # Redis may carry out this turn before the turn under way, which settles the other jobs.
         most = len(group.finished) if group.turns else math.inf
+        return min(most, self._jobs_left())
+
+    def _jobs_left(self) -> float:
+        """Return how many jobs the worker may still claim in its life, without those of the claims under way."""
         share = self._lifetime.options.max_jobs
         if share is None:
-            return most
+            return math.inf
         # A group that lends its places also lends its part of ``max_jobs``: an outage may outlast all other jobs.
-        return min(most, share - self._stats.claimed - self._capacity.kept)
+        return share - self._stats.claimed - self._capacity.kept
 
     async def send(self, group: QueueGroup, claims: Sequence[tuple[WatchedQueue, int]]) -> None:
         """Make one round trip: send the settlements, and claim jobs for ``claims``.
@@ -201,6 +222,55 @@ class Turns:
         call = claim_call(queue.name, self._lifetime.worker, limit, successes)
         release = self._capacity.reserve(queue.name, limit, self._groups)
         return _Asked(queue, limit, successes, queue.epoch, call, queue.looked, release)
+
+    def arm(self, queue: WatchedQueue, seconds: float) -> asyncio.Task[None] | None:
+        """Begin to wait for a wake token for up to ``seconds``, with a claim behind the wait. Return the task, which
+        ends when the claim's jobs have arrived. Return None if the worker should wait without a claim.
+
+        The token then brings the jobs with it. The claim takes part in everything as that of a turn does: its places
+        are reserved, and if its answer is lost, or the worker stops, it is sent again under its number. So the turns
+        may go on to claim meanwhile.
+        """
+        group, handlers = self._groups.of[queue.name], self._handlers
+        self._arms = self._client.round_trip(queue.name) > (STILL_FAR_S if self._arms else FAR_S)
+        if not self._arms or random.random() < PLAIN_SHARE:  # noqa: S311 - no secret
+            return None
+        if handlers.executor.running and handlers.steps_took > OVERLAP_S_MAX:
+            # While a handler blocks the loop, no heartbeat would extend the leases of the claimed jobs.
+            return None
+        free = self._capacity.most - self._capacity.taken
+        limit = int(min(free, self._jobs_left(), ARMED_MAX))
+        if limit <= 0 or handlers.held is not None or self._lifetime.over.is_set():
+            return None
+        asked = self._ask(queue, limit, ())
+        group.claiming.append(asked.call)
+        group.armed = asyncio.create_task(self._wait_and_claim(group, asked, seconds))
+        return group.armed
+
+    async def _wait_and_claim(self, group: QueueGroup, asked: _Asked, seconds: float) -> None:
+        """Wait with an armed claim, and start its jobs. Raises the error of the wait, or RqCoreError."""
+        handlers = self._handlers
+        try:
+            try:
+                result, error = await self._client.wait_and_carry_out(
+                    asked.call, seconds, until=self._lifetime.over
+                )
+            except BaseException:
+                self._capacity.shares.refund(asked.queue.name, asked.limit)
+                group.watcher.look_again(asked.queue)
+                raise
+            finally:
+                group.claiming.remove(asked.call)
+            self._stats.turns += 1
+            await self._answered(asked, result)
+        finally:
+            asked.release()
+            handlers.begin_held()
+        if handlers.arrived and self._due(group) is None:
+            handlers.begin_arrived()
+        self._groups.news.set()
+        if error is not None:
+            raise error
 
     async def _spend(self, spends: Sequence[Call[Any]]) -> None:
         """Report the units that jobs really took, before their claims end.

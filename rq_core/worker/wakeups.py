@@ -105,6 +105,11 @@ class Watcher:
         """True if the last token lets the worker claim. Otherwise a token that came goes back to Redis."""
         self._room = asyncio.Event()
         self._quiet = asyncio.Event()
+        self.arm: Callable[[WatchedQueue, float], asyncio.Task[None] | None] | None = None
+        """Begins a wait with an armed claim (Turns.arm). None: the worker never arms a claim."""
+        self._waited = True
+        """False if the last wait failed. The next wait is then without a claim: a user that may not wait would claim in
+        a loop."""
 
     async def run(self) -> None:
         """Watch until ``stop`` is called."""
@@ -138,8 +143,7 @@ class Watcher:
     def close(self) -> None:
         """Cancel the timers of scheduled jobs."""
         for queue in self._queues.values():
-            if queue.timer is not None:
-                queue.timer.cancel()
+            self._forget_timer(queue)
 
     def freed(self) -> None:
         """Wake the watcher, because a place may be free again."""
@@ -180,12 +184,15 @@ class Watcher:
         A wait for tokens may have begun before this time was known. It would not end at this time, so a timer is
         needed.
         """
-        if queue.timer is not None:
-            queue.timer.cancel()
-            queue.timer = None
+        self._forget_timer(queue)
         if queue.due < FOREVER:
             loop = asyncio.get_running_loop()
             queue.timer = loop.call_later(queue.due - now, self._look_at_due, queue)
+
+    def _forget_timer(self, queue: WatchedQueue) -> None:
+        if queue.timer is not None:
+            queue.timer.cancel()
+            queue.timer = None
 
     def _look_at_due(self, queue: WatchedQueue) -> None:
         queue.timer = None
@@ -207,9 +214,19 @@ class Watcher:
         seconds = min(LOOK_S_MAX, self._interval())
         if self._burst:
             seconds = min(seconds, BURST_LOOK_S)
+        if self.arm is not None and self._waited:
+            (queue,) = self._queues.values()
+            armed = self.arm(queue, min(seconds, queue.due - time.monotonic()))
+            if armed is not None:
+                self._forget_timer(queue)
+                self._waited = False
+                await armed
+                self._waited = True
+                return
         self._looked = False
         watched = [queue.name for queue in self._queues.values() if not queue.absent]
         name = await self._client.wait_wake(watched, seconds, self._use_token)
+        self._waited = True
         if self._looked:
             return
         if name is None:
