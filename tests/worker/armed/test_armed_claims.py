@@ -11,6 +11,7 @@ import pytest
 
 from rq_core import App, RetryPolicy
 from rq_core.connections.transport import AsyncPoolTransport, Hear
+from rq_core.protocol.engine.plan import Lost
 from rq_core.worker import Worker, WorkerOptions, turns, wakeups
 from scripts.measure.benchmarks.delaying import delayed
 from tests.kit.wait import wait_until_async
@@ -99,7 +100,7 @@ async def test_a_job_begins_without_an_exchange_between_its_token_and_its_handle
             await quick.enqueue_async()
             await wait_until_async(lambda n=n: worker.stats.completed == n, "it is done")  # type: ignore[misc]
             assert diary[0] == "begin"
-            assert sorted(diary[1:]) in (["armed", "complete"], ["complete"])
+            assert set(diary[1:]) <= {"armed", "complete"}
     await app.aclose()
 
 
@@ -154,9 +155,10 @@ async def test_a_scheduled_job_begins_when_it_is_due(app: App, valkey_url: str) 
         transport.diary.clear()
         await quick.with_options(delay=0.2).enqueue_async()
         await wait_until_async(lambda: worker.stats.completed == 1, "it is done")
+        calls = set(transport.diary)
     await app.aclose()
 
-    assert "claim" not in transport.diary
+    assert "claim" not in calls
     assert worker._groups.queues["q"].timer is None
 
 
@@ -289,7 +291,7 @@ async def test_a_lost_answer_is_asked_for_again_and_the_job_runs_once(
             replies = await super().block_before(*how)
             if self.losing and replies[0] is not None:
                 self.losing = False
-                raise EOFError("dropped by the test")
+                return [Lost("dropped by the test")] * 2
             return replies
 
     @app.task(queue="q")
