@@ -25,6 +25,8 @@ LOOK_S_MAX: Final = 5.0
 """Maximum seconds between two claims of an idle worker, even if nothing woke it."""
 BURST_LOOK_S: Final = 0.1
 """Maximum seconds between two claims of an idle worker in burst mode."""
+LATE_S: Final = 0.2
+"""Seconds by which a server may end a wait late: an idle server looks at its waits ten times a second."""
 PAUSE_S: Final = 0.2
 """Seconds of pause after a wait that failed."""
 TROUBLE_PAUSE_S: Final = 1.0
@@ -143,7 +145,8 @@ class Watcher:
     def close(self) -> None:
         """Cancel the timers of scheduled jobs."""
         for queue in self._queues.values():
-            self._forget_timer(queue)
+            if queue.timer is not None:
+                queue.timer.cancel()
 
     def freed(self) -> None:
         """Wake the watcher, because a place may be free again."""
@@ -184,15 +187,12 @@ class Watcher:
         A wait for tokens may have begun before this time was known. It would not end at this time, so a timer is
         needed.
         """
-        self._forget_timer(queue)
-        if queue.due < FOREVER:
-            loop = asyncio.get_running_loop()
-            queue.timer = loop.call_later(queue.due - now, self._look_at_due, queue)
-
-    def _forget_timer(self, queue: WatchedQueue) -> None:
         if queue.timer is not None:
             queue.timer.cancel()
             queue.timer = None
+        if queue.due < FOREVER:
+            loop = asyncio.get_running_loop()
+            queue.timer = loop.call_later(queue.due - now, self._look_at_due, queue)
 
     def _look_at_due(self, queue: WatchedQueue) -> None:
         queue.timer = None
@@ -216,9 +216,10 @@ class Watcher:
             seconds = min(seconds, BURST_LOOK_S)
         if self.arm is not None and self._waited:
             (queue,) = self._queues.values()
-            armed = self.arm(queue, min(seconds, queue.due - time.monotonic()))
+            # A job that is due earlier is claimed at its time. The server may end the wait too late for that.
+            is_due = queue.due < time.monotonic() + seconds + LATE_S
+            armed = None if is_due else self.arm(queue, seconds)
             if armed is not None:
-                self._forget_timer(queue)
                 self._waited = False
                 await armed
                 self._waited = True
