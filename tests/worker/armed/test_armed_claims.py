@@ -11,6 +11,7 @@ import pytest
 
 from rq_core import App, RetryPolicy
 from rq_core.connections.transport import AsyncPoolTransport, Hear
+from rq_core.model.keys import queue_keys
 from rq_core.protocol.engine.plan import Lost
 from rq_core.worker import Worker, WorkerOptions, turns, wakeups
 from scripts.measure.benchmarks.delaying import delayed
@@ -168,18 +169,34 @@ async def test_a_worker_waits_without_a_claim_until_a_job_that_is_due_soon(
 async def test_a_worker_that_stops_with_an_armed_claim_takes_no_job(
     app: App, valkey_url: str
 ) -> None:
-    transport = Far(valkey_url)
+    """Checks a job that is ready at the end. Another client has taken the token."""
+    other, transport = AsyncPoolTransport(valkey_url), Far(valkey_url)
 
     @app.task(queue="q")
     async def quick() -> None: ...
 
-    async with at_work(made(app, transport)):
+    wake = queue_keys("q")("wake")
+    async with at_work(worker := made(app, transport)):
         await wait_until_async(lambda: transport.waiting, "its claim is armed")
-    handle = quick.enqueue()
+        # A client that waits for longer gets the token.
+        waiting = asyncio.create_task(other.block(["BLPOP", wake, 30], 30))
+        await wait_until_async(lambda: _waits(app) == 2, "both wait")
+        await quick.enqueue_async()
+        await wait_until_async(lambda: worker.stats.completed == 1, "the worker waits behind")
+        await wait_until_async(lambda: transport.waiting, "its claim is armed again")
+        handle = await quick.enqueue_async()
+        await waiting
+    await other.close()
 
     assert handle.state() == "ready"
     assert transport.diary[-1] == "claim"  # The same call again, with a limit of 0.
+    assert worker.stats.claimed == 1
     await app.aclose()
+
+
+def _waits(app: App) -> int:
+    (text,) = app.client.run(app.client.calls.delivery.ask([["CLIENT", "LIST"]]))
+    return sum("cmd=blpop" in line for line in text.splitlines())
 
 
 @pytest.mark.usefixtures("patient")
@@ -361,6 +378,23 @@ async def test_a_worker_does_not_arm_a_claim_that_it_could_not_use(
         assert worker._capacity.kept == worker.options.concurrency
         await _end(armed)
         assert worker._capacity.kept == 0
+    await worker._client.close()
+    worker._lease_client.close()
+
+
+@pytest.mark.parametrize(("before", "arms"), [(0.0001, False), (0.001, True)])
+async def test_between_near_and_far_a_worker_goes_on_as_before(
+    app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch, before: float, arms: bool
+) -> None:
+    worker = made(app, Far(valkey_url))
+    arm, queue = worker._groups.all[0].watcher.arm, worker._groups.queues["q"]
+    assert arm is not None
+    for seconds in (before, 0.00025):
+        monkeypatch.setattr(Far, "round_trip", seconds)
+        armed = arm(queue, 0.01)
+        assert (armed is not None) is arms
+        if armed is not None:
+            await _end(armed)
     await worker._client.close()
     worker._lease_client.close()
 
