@@ -280,16 +280,24 @@ async def test_a_worker_claims_no_more_than_its_free_places(app: App, valkey_url
 async def test_a_worker_claims_no_more_than_max_jobs_and_at_most_16_at_once(
     app: App, valkey_url: str
 ) -> None:
+    """Checks that a turn claims the other jobs at once: no job ends before the last one has begun."""
     transport = Far(valkey_url)
+    began = 0
+    all_began = asyncio.Event()
 
     @app.task(queue="q")
-    async def quick() -> None: ...
+    async def gated() -> None:
+        nonlocal began
+        began += 1
+        if began == 20:
+            all_began.set()
+        await all_began.wait()
 
     worker = made(app, transport, concurrency=100, max_jobs=20)
     running = asyncio.create_task(worker.run())
     await wait_until_async(lambda: transport.waiting, "its claim is armed")
     reserved = worker._capacity.kept
-    app.enqueue_many(quick.job() for _ in range(30))
+    app.enqueue_many(gated.job() for _ in range(30))
     async with asyncio.timeout(30):
         await running
     await app.aclose()
