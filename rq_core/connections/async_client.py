@@ -52,6 +52,7 @@ class AsyncClient:
             Delivery(prefix=prefix, url=url, name=name, patience=patience)
         )
         self._transport = transport or open_async_transport(url, patience=patience)
+        self.pool_of = self._transport.pool_of
         self.shared = SharedEnqueues(
             self.calls.enqueue,
             lambda call, through: self._drive(self.calls.delivery.call(call), through=through),
@@ -165,23 +166,18 @@ class AsyncClient:
         found = await self._transport.block(command, seconds, hear)
         return names[found[0]] if found else None
 
-    def round_trip(self, queue: str) -> float:
-        """Return an estimate of the seconds of a round trip to a queue's server. 0.0: not known yet."""
-        pool = self._transport.pool_of(queue_keys(queue, self.prefix)("wake"))
-        return 0.0 if pool is None else pool.round_trip
-
     async def wait_and_carry_out(
         self, call: Call[T], seconds: float, until: asyncio.Event
     ) -> tuple[T | RqCoreError, Exception | None]:
         """Wait for a wake token of the call's queue, and take it. The call is written behind the wait, in one write, so
         the server carries it out when the wait ends: at a token, or after ``seconds``.
 
-        Return the call's value or an RqCoreError, and the error of the wait or None. Call this only if ``round_trip``
-        is known. If ``until`` is set first, the connection is closed, and the call is sent again without a wait, with
-        the arguments that it has then. Like each call that is sent again, it is carried out once.
+        Return the call's value or an RqCoreError, and the error of the wait or None. Call this only if ``pool_of``
+        knows the queue's server. If ``until`` is set first, the connection is closed, and the call is sent again
+        without a wait, with the arguments that it has then. Like each call that is sent again, it is carried out once.
         """
         delivery, key = self.calls.delivery, queue_keys(call.queue, self.prefix)("wake")
-        pool = self._transport.pool_of(key)
+        pool = self.pool_of(key)
         assert pool is not None
         begun = delivery.begin(call)
         try:

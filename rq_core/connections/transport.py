@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
@@ -37,10 +36,11 @@ the worker waits this long even if Redis is back earlier. The time is short, bec
 ten seconds. A call that the worker sends again is carried out only once."""
 BLOCK_MARGIN_S: Final = 2.0
 """Seconds by which the answer to a blocking command may be late."""
-EXCHANGES_TIMED: Final = 32
-"""Number of exchanges from whose durations the round trip is estimated."""
-EXCHANGES_TIMED_MIN: Final = 8
-"""Least number of exchanges for an estimate."""
+ROUND_TRIP_S: Final = 0.0001
+"""The estimate of the round trip (seconds) before the first exchange. It is low: a new client takes its server to be
+near until some thirty exchanges were all slower."""
+ROUND_TRIP_GROWTH: Final = 1.04
+"""Factor by which an exchange can raise the estimate of the round trip."""
 
 
 L = TypeVar("L", bound=Connection)
@@ -231,8 +231,10 @@ class AsyncPoolTransport:
         source = source_of(redis.asyncio.ConnectionPool, url, retry, *bounds)
         self._pool = AsyncPool(source, wait=answer_within, keep=keep)
         self._answer_within = answer_within
-        self._took: deque[float] = deque(maxlen=EXCHANGES_TIMED)
-        """The durations (seconds) of the last exchanges that did not block."""
+        self.round_trip = ROUND_TRIP_S
+        """An estimate of the seconds of a round trip: about the shortest of the last exchanges that did not block. A
+        busy server, a busy loop and the work of the calls only add to a round trip. So each exchange may lower the
+        estimate to its own duration, but raise it only by ROUND_TRIP_GROWTH."""
 
     async def exchange(
         self,
@@ -269,14 +271,15 @@ class AsyncPoolTransport:
         count = len(commands)
         try:
             answer = connection.ask(_packed(commands), count, seconds, hear)
-            sent = time.perf_counter()
+            sent = 0.0 if blocks else time.perf_counter()
             if meanwhile is not None:
                 meanwhile()
             if blocks and self._pool.sentinels is not None:
                 await self._watched(connection, answer)
             await answer
             if not blocks:
-                self._took.append(time.perf_counter() - sent)
+                took = time.perf_counter() - sent
+                self.round_trip = min(took, self.round_trip * ROUND_TRIP_GROWTH)
             replies = connection.replies
             if is_demoted(replies):
                 await connection.drop()
@@ -306,14 +309,6 @@ class AsyncPoolTransport:
     def pool_of(self, key: str) -> AsyncPoolTransport | None:  # noqa: ARG002 - all are in one place
         """Return this transport."""
         return self
-
-    @property
-    def round_trip(self) -> float:
-        """Return the seconds that the shortest of the last exchanges took; 0.0: not known yet.
-
-        The shortest, because a busy server, a busy loop and the work of the calls only add to the round trip.
-        """
-        return min(self._took) if len(self._took) >= EXCHANGES_TIMED_MIN else 0.0
 
     async def block_before(
         self, command: Sequence[Any], call: Sequence[Any], seconds: float

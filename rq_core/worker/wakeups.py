@@ -25,8 +25,6 @@ LOOK_S_MAX: Final = 5.0
 """Maximum seconds between two claims of an idle worker, even if nothing woke it."""
 BURST_LOOK_S: Final = 0.1
 """Maximum seconds between two claims of an idle worker in burst mode."""
-LATE_S: Final = 0.2
-"""Seconds by which a server may end a wait late: an idle server looks at its waits ten times a second."""
 PAUSE_S: Final = 0.2
 """Seconds of pause after a wait that failed."""
 TROUBLE_PAUSE_S: Final = 1.0
@@ -107,7 +105,7 @@ class Watcher:
         """True if the last token lets the worker claim. Otherwise a token that came goes back to Redis."""
         self._room = asyncio.Event()
         self._quiet = asyncio.Event()
-        self.arm: Callable[[WatchedQueue, float], asyncio.Task[None] | None] | None = None
+        self.arm: Callable[[float], asyncio.Task[None] | None] | None = None
         """Begins a wait with an armed claim (Turns.arm). None: the worker never arms a claim."""
         self._waited = True
         """False if the last wait failed. The next wait is then without a claim: a user that may not wait would claim in
@@ -215,10 +213,7 @@ class Watcher:
         if self._burst:
             seconds = min(seconds, BURST_LOOK_S)
         if self.arm is not None and self._waited:
-            (queue,) = self._queues.values()
-            # A job that is due earlier is claimed at its time. The server may end the wait too late for that.
-            is_due = queue.due < time.monotonic() + seconds + LATE_S
-            armed = None if is_due else self.arm(queue, seconds)
+            armed = self.arm(seconds)
             if armed is not None:
                 self._waited = False
                 await armed

@@ -189,7 +189,7 @@ async def test_after_a_failed_wait_the_next_wait_is_without_a_claim() -> None:
         if len(armed) == 1:
             raise ReplyError("NOPERM this user has no permissions to run the 'blpop' command")
 
-    def arm(_queue: WatchedQueue, _seconds: float) -> asyncio.Task[None]:
+    def arm(_seconds: float) -> asyncio.Task[None]:
         armed.append(server.waited)
         return asyncio.create_task(wait())
 

@@ -4,6 +4,7 @@ with it, one round trip earlier."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -26,9 +27,12 @@ class Far(AsyncPoolTransport):
     """
 
     holding = False
+    says = 1.0
+    """The round trip (seconds)."""
 
     def __init__(self, url: str, diary: list[str] | None = None) -> None:
         super().__init__(url)
+        self.round_trip = self.says
         self.diary = diary if diary is not None else []
         self.armed = 0
         """Number of armed claims so far."""
@@ -37,13 +41,11 @@ class Far(AsyncPoolTransport):
         self.limits: list[int] = []
         """The places of each armed claim, of which the server may fill all."""
 
-    @property
-    def round_trip(self) -> float:
-        return 1.0
-
     async def exchange(self, commands: Sequence[Sequence[Any]], *how: Any) -> list[Any]:
         self.diary += [command[1].split("_")[1] for command in commands if command[0] == "FCALL"]
-        return await super().exchange(commands, *how)
+        replies = await super().exchange(commands, *how)
+        self.round_trip = self.says
+        return replies
 
     async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
         self.diary.append("wait")
@@ -127,7 +129,7 @@ async def test_a_worker_arms_its_claims_where_the_round_trip_is_long(
     async def run(url: str) -> None:
         worker = made(app, Counting(url))
         async with at_work(worker):
-            for n in range(1, 16):
+            for n in range(1, 26):
                 await quick.enqueue_async()
                 await wait_until_async(lambda n=n: worker.stats.completed == n, "it is done")  # type: ignore[misc]
 
@@ -138,8 +140,8 @@ async def test_a_worker_arms_its_claims_where_the_round_trip_is_long(
         await run(valkey_url)
     await app.aclose()
 
-    assert ("armed" in waits[3:]) is far
-    assert waits[8:].count("plain") == (0 if far else len(waits[8:]))
+    assert ("armed" in waits) is far
+    assert waits[22:].count("plain") == (0 if far else len(waits[22:]))
 
 
 async def test_a_worker_waits_without_a_claim_until_a_job_that_is_due_soon(
@@ -335,6 +337,12 @@ async def test_a_lost_answer_is_asked_for_again_and_the_job_runs_once(
     assert len(runs) == 2
 
 
+def pool(worker: Worker) -> AsyncPoolTransport:
+    found = worker._client.pool_of("q")
+    assert found is not None
+    return found
+
+
 Change = Callable[[Worker, pytest.MonkeyPatch], None]
 
 
@@ -350,8 +358,12 @@ def _over(worker: Worker, _: pytest.MonkeyPatch) -> None:
     worker._lifetime.over.set()
 
 
-def _near(_: Worker, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Far, "round_trip", 0.0001)
+def _near(worker: Worker, _: pytest.MonkeyPatch) -> None:
+    pool(worker).round_trip = 0.0001
+
+
+def _due_soon(worker: Worker, _: pytest.MonkeyPatch) -> None:
+    worker._groups.queues["q"].due = time.monotonic() + 0.1
 
 
 def _used_up(worker: Worker, _: pytest.MonkeyPatch) -> None:
@@ -368,7 +380,7 @@ def _by_chance(_: Worker, patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [_full, _holding, _over, _near, _used_up, _blocking, _by_chance, None]
+    "change", [_full, _holding, _over, _near, _due_soon, _used_up, _blocking, _by_chance, None]
 )
 async def test_a_worker_does_not_arm_a_claim_that_it_could_not_use(
     app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch, change: Change | None
@@ -376,10 +388,10 @@ async def test_a_worker_does_not_arm_a_claim_that_it_could_not_use(
     worker = made(app, Far(valkey_url), max_jobs=50)
     if change is not None:
         change(worker, monkeypatch)
-    arm, queue = worker._groups.all[0].watcher.arm, worker._groups.queues["q"]
+    arm = worker._groups.all[0].watcher.arm
     assert arm is not None
 
-    armed = arm(queue, 0.01)
+    armed = arm(0.01)
 
     assert (armed is None) is (change is not None)
     if armed is not None:
@@ -392,14 +404,14 @@ async def test_a_worker_does_not_arm_a_claim_that_it_could_not_use(
 
 @pytest.mark.parametrize(("before", "arms"), [(0.0001, False), (0.001, True)])
 async def test_between_near_and_far_a_worker_goes_on_as_before(
-    app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch, before: float, arms: bool
+    app: App, valkey_url: str, before: float, arms: bool
 ) -> None:
     worker = made(app, Far(valkey_url))
-    arm, queue = worker._groups.all[0].watcher.arm, worker._groups.queues["q"]
+    arm = worker._groups.all[0].watcher.arm
     assert arm is not None
     for seconds in (before, 0.00025):
-        monkeypatch.setattr(Far, "round_trip", seconds)
-        armed = arm(queue, 0.01)
+        pool(worker).round_trip = seconds
+        armed = arm(0.01)
         assert (armed is not None) is arms
         if armed is not None:
             await _end(armed)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import types
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -18,6 +20,7 @@ from rq_core.model.keys import queue_keys
 from rq_core.protocol.calls import claims
 from rq_core.protocol.calls.claims import Claimed
 from rq_core.protocol.engine.plan import Lost, ReplyError
+from rq_core.worker import turns
 from tests.kit.cutter import Cutter
 from tests.kit.wait import wait_until_async
 
@@ -267,14 +270,27 @@ async def test_a_token_that_comes_after_the_end_brings_no_job(
         assert [claim.id for claim in producer.claim()] == ["a"]
 
 
-async def test_the_round_trip_is_the_shortest_of_the_last_exchanges(redis_url: str) -> None:
+async def test_one_short_exchange_lowers_the_round_trip_and_many_long_ones_raise_it(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     transport = AsyncPoolTransport(redis_url)
-    assert transport.round_trip == 0.0
-    for _ in range(8):
-        await transport.exchange([["PING"]])
-    await transport.block(["BLPOP", "none", 0.01], 0.01)
 
-    assert transport.round_trip == min(transport._took)
-    assert 0.0 < transport.round_trip < 0.01
-    assert len(transport._took) == 8
+    async def exchange(seconds: float, count: int) -> float:
+        """Make exchanges that take this long by the clock. Return the estimate."""
+        times = itertools.count(0.0, seconds)
+        monkeypatch.setattr(
+            "rq_core.connections.transport.time",
+            types.SimpleNamespace(perf_counter=lambda: next(times)),
+        )
+        for _ in range(count):
+            assert await transport.exchange([["PING"]]) == ["PONG"]
+        before = transport.round_trip
+        await transport.block(["BLPOP", "none", 0.001], 0.001)
+        assert transport.round_trip == before
+        return transport.round_trip
+
+    assert await exchange(0.002, 15) < turns.STILL_FAR_S
+    assert await exchange(0.002, 80) == pytest.approx(0.002)
+    assert await exchange(0.00005, 1) == pytest.approx(0.00005)
+    assert await exchange(0.002, 30) < turns.FAR_S
     await transport.close()

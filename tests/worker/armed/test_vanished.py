@@ -41,7 +41,7 @@ def waits(client: Client) -> bool:
 
 def warm_up(client: Client) -> None:
     """Let the only worker run jobs, so that it knows how far away its server is."""
-    for _ in range(10):
+    for _ in range(20):
         wait_until(gone(client, crew.function.enqueue().id), "it works", timeout=20)
 
 
