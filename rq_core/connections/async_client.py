@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 from rq_core.connections.connection_options import shown_url
 from rq_core.connections.open import open_async_transport
 from rq_core.connections.shared_enqueues import SharedEnqueues, Through
-from rq_core.connections.transport import AsyncTransport
+from rq_core.connections.transport import AsyncPoolTransport, AsyncTransport
 from rq_core.errors import RqCoreError
 from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
@@ -52,7 +52,6 @@ class AsyncClient:
             Delivery(prefix=prefix, url=url, name=name, patience=patience)
         )
         self._transport = transport or open_async_transport(url, patience=patience)
-        self.pool_of = self._transport.pool_of
         self.shared = SharedEnqueues(
             self.calls.enqueue,
             lambda call, through: self._drive(self.calls.delivery.call(call), through=through),
@@ -165,6 +164,10 @@ class AsyncClient:
         command = ["BLPOP", *names, max(seconds, 0.001)]
         found = await self._transport.block(command, seconds, hear)
         return names[found[0]] if found else None
+
+    def pool_of(self, key: str) -> AsyncPoolTransport | None:
+        """Return the transport to the server of a key. AsyncTransport.pool_of describes the result."""
+        return self._transport.pool_of(key)
 
     async def wait_and_carry_out(
         self, call: Call[T], seconds: float, until: asyncio.Event
