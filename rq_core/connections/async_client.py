@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 
 from rq_core.connections.connection_options import shown_url
 from rq_core.connections.open import open_async_transport
 from rq_core.connections.shared_enqueues import SharedEnqueues, Through
-from rq_core.connections.transport import AsyncTransport
+from rq_core.connections.transport import AsyncPoolTransport, AsyncTransport
 from rq_core.errors import RqCoreError
 from rq_core.model.job import NewJob
 from rq_core.model.keys import DEFAULT_PREFIX, queue_keys
 from rq_core.model.lib.url import DEFAULT_URL
 from rq_core.protocol.calls.enqueue import Accepted
 from rq_core.protocol.engine.delivery import Delivery
-from rq_core.protocol.engine.plan import Call, Patience, Pause, Plan, Send
+from rq_core.protocol.engine.plan import (
+    Call,
+    Lost,
+    Patience,
+    Pause,
+    Plan,
+    ReplyError,
+    Send,
+    Unsent,
+)
 from rq_core.protocol.engine.retried_commands import in_one_step
 from rq_core.protocol.operations import Operations
 
@@ -156,9 +165,56 @@ class AsyncClient:
         found = await self._transport.block(command, seconds, hear)
         return names[found[0]] if found else None
 
+    def pool_of(self, key: str) -> AsyncPoolTransport | None:
+        """Return the transport to the server of a key. AsyncTransport.pool_of describes the result."""
+        return self._transport.pool_of(key)
+
+    async def wait_and_carry_out(
+        self, call: Call[T], seconds: float, until: asyncio.Event
+    ) -> tuple[T | RqCoreError, Exception | None]:
+        """Wait for a wake token of the call's queue, and take it. The call is written behind the wait, in one write, so
+        the server carries it out when the wait ends: at a token, or after ``seconds``.
+
+        Return the call's value or an RqCoreError, and the error of the wait or None. Call this only if ``pool_of``
+        knows the queue's server. If ``until`` is set first, the connection is closed, and the call is sent again
+        without a wait, with the arguments that it has then. Like each call that is sent again, it is carried out once.
+        """
+        delivery, key = self.calls.delivery, queue_keys(call.queue, self.prefix)("wake")
+        pool = self.pool_of(key)
+        assert pool is not None
+        begun = delivery.begin(call)
+        try:
+            wait = ["BLPOP", key, max(seconds, 0.001)]
+            replies = await _unless(until, pool.block_before(wait, begun.command, seconds))
+            waited, reply = replies or (None, Lost("the wait was ended"))
+            error = waited if isinstance(waited, Exception) else None
+            if type(reply) is list and reply[0] == "ok":
+                return call.parse(reply[1:]), error
+            if isinstance(reply, ReplyError) and str(reply).startswith(("MOVED", "ASK")):
+                reply = Unsent(str(reply))
+            # The patience begins when the wait is over.
+            rest = delivery.go_on(call, begun._replace(since=delivery.asking.clock()))
+            next(rest)
+            return await self._drive(rest, [reply]), error
+        finally:
+            delivery.end(call.script, call.queue, begun)
+
     async def return_token(self, queue: str) -> None:
         """Put an unused wake token back. If the queue has got another token meanwhile, the queue keeps one token."""
         key = queue_keys(queue, self.prefix)("wake")
         # In one step: other workers that stop, and scripts, also push tokens.
         both = in_one_step([["RPUSH", key, "1"], ["LTRIM", key, 0, 0]])
         await self.run(self.calls.delivery.ask([both]))
+
+
+async def _unless(event: asyncio.Event, answer: Coroutine[Any, Any, T]) -> T | None:
+    """Return the answer, or cancel it and return None once the event is set."""
+    answering = asyncio.create_task(answer)
+    ending = asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait({answering, ending}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        ending.cancel()
+        answering.cancel()
+        await asyncio.wait({answering})
+    return None if answering.cancelled() else answering.result()

@@ -253,6 +253,11 @@ class AsyncClusterTransport(_Nodes[AsyncPoolTransport]):
                 raise
         raise ReplyError("TRYAGAIN its slot keeps moving")
 
+    def pool_of(self, key: str) -> AsyncPoolTransport | None:
+        """Return the transport to the node that has a key. It follows no slot that moves. None: no node is known."""
+        node = self._routing.node_of(key)
+        return None if node is None else self._to(node)
+
     async def close(self) -> None:
         """Close all connections. A connection that a call under way opens later is closed after the call."""
         self._is_closed = True

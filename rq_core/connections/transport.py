@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
@@ -35,6 +36,11 @@ the worker waits this long even if Redis is back earlier. The time is short, bec
 ten seconds. A call that the worker sends again is carried out only once."""
 BLOCK_MARGIN_S: Final = 2.0
 """Seconds by which the answer to a blocking command may be late."""
+ROUND_TRIP_S: Final = 0.0001
+"""The estimate of the round trip (seconds) before the first exchange. It is low: a new client takes its server to be
+near until some thirty exchanges were all slower."""
+ROUND_TRIP_GROWTH: Final = 1.04
+"""Factor by which an exchange can raise the estimate of the round trip."""
 
 
 L = TypeVar("L", bound=Connection)
@@ -103,6 +109,9 @@ class AsyncTransport(Protocol):
 
         ``hear`` is called with the reply, or its ReplyError, one round of the event loop before the caller resumes.
         """
+
+    def pool_of(self, key: str) -> AsyncPoolTransport | None:
+        """Return the transport to the server of a key. None: the server is not known yet, or it is in this process."""
 
     def place(self, key: str) -> object:
         """Return an object that identifies the server of a key. Transport.place describes the object."""
@@ -222,6 +231,10 @@ class AsyncPoolTransport:
         source = source_of(redis.asyncio.ConnectionPool, url, retry, *bounds)
         self._pool = AsyncPool(source, wait=answer_within, keep=keep)
         self._answer_within = answer_within
+        self.round_trip = ROUND_TRIP_S
+        """An estimate of the seconds of a round trip: about the shortest of the last exchanges that did not block. A
+        busy server, a busy loop and the work of the calls only add to a round trip. So each exchange may lower the
+        estimate to its own duration, but raise it only by ROUND_TRIP_GROWTH."""
 
     async def exchange(
         self,
@@ -258,11 +271,15 @@ class AsyncPoolTransport:
         count = len(commands)
         try:
             answer = connection.ask(_packed(commands), count, seconds, hear)
+            sent = 0.0 if blocks else time.perf_counter()
             if meanwhile is not None:
                 meanwhile()
             if blocks and self._pool.sentinels is not None:
                 await self._watched(connection, answer)
             await answer
+            if not blocks:
+                took = time.perf_counter() - sent
+                self.round_trip = min(took, self.round_trip * ROUND_TRIP_GROWTH)
             replies = connection.replies
             if is_demoted(replies):
                 await connection.drop()
@@ -288,6 +305,21 @@ class AsyncPoolTransport:
         """
         within = seconds + BLOCK_MARGIN_S
         return _or_raise(await self._exchange([command], None, within, hear, blocks=True))
+
+    def pool_of(self, key: str) -> AsyncPoolTransport | None:  # noqa: ARG002 - all are in one place
+        """Return this transport."""
+        return self
+
+    async def block_before(
+        self, command: Sequence[Any], call: Sequence[Any], seconds: float
+    ) -> list[Any]:
+        """Send a blocking command that answers within ``seconds``, and a call behind it, in one write. The server
+        carries out the call when the wait ends.
+
+        Return both replies. An error reply or a missing reply is an exception in the list.
+        """
+        within = seconds + BLOCK_MARGIN_S
+        return await self._exchange([command, call], None, within, blocks=True)
 
     async def _watched(self, connection: AsyncConnection, answer: asyncio.Future[None]) -> None:
         """Wait for the reply to a blocking command.

@@ -191,6 +191,9 @@ class FakeAsyncTransport:
             hear(reply)
         return reply
 
+    def pool_of(self, key: str) -> None:
+        """Return None."""
+
     def place(self, key: str) -> object:
         """Return an object that identifies the server of ``key``. See Transport.place."""
         return self._transport.place(key)

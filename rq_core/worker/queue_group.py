@@ -29,7 +29,9 @@ class QueueGroup:
     turns: int = 0
     """Number of turns under way."""
     claiming: list[Call[Claimed]] = field(default_factory=list)
-    """The claims of the turns under way."""
+    """The claims under way: those of the turns, and the armed one."""
+    armed: asyncio.Task[None] | None = None
+    """The last wait with an armed claim. It ends when the answer to the claim has been processed."""
     death: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a job of these queues died in this worker."""
 

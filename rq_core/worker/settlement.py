@@ -166,3 +166,12 @@ def calls_of(
             )
         calls.append((call, group))
     return calls
+
+
+def to_send_again(settlements: Sequence[Settlement]) -> list[Settlement]:
+    """Return settlements to send again, without the units that their jobs took.
+
+    The units are reported at most once: Redis may have carried out the call whose answer is missing. A pause is
+    reported again; a repeated pause is only longer.
+    """
+    return [each._replace(taken="") if each.taken else each for each in settlements]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError
+from rq_core.model.keys import queue_keys
 from rq_core.model.lib.text import counted
 from rq_core.model.table.reasons import Reason
 from rq_core.protocol.calls.claims import Claimed, extend
@@ -29,6 +31,7 @@ from rq_core.worker.settlement import (
     claim_call,
     spends_of,
     successes_in,
+    to_send_again,
 )
 from rq_core.worker.startup import Startup
 from rq_core.worker.ticker import Ticker
@@ -40,6 +43,20 @@ SECOND_MIN: Final = 8
 """Minimum number of settlements for a second turn while another turn is under way. There must also be at least one
 settlement for every four places. With a second turn, Redis need not wait for the worker. Without a minimum, the worker
 would send more turns, with fewer settlements each."""
+FAR_S: Final = 0.0003
+"""Round trip (seconds) above which a worker arms its claims. Nearer, the producer would wait for the claim longer than
+the job would begin earlier."""
+STILL_FAR_S: Final = 0.0002
+"""Round trip (seconds) down to which a worker that arms its claims goes on to do so."""
+ARMED_MAX: Final = 16
+"""Maximum number of jobs of an armed claim. If the worker vanishes, its armed claim may still take these jobs, which
+then wait for the end of their leases."""
+LATE_S: Final = 0.2
+"""Seconds by which a server may end a wait late: an idle server looks at its waits ten times a second."""
+PLAIN_SHARE: Final = 1 / 8
+"""Share of the waits without a claim, at random. A claim that leaves jobs wakes the next worker. Redis carries out the
+armed claims of workers that wake each other one after another, and serves no other client meanwhile. On average, such a
+chain ends after eight workers."""
 
 
 @dataclass(slots=True)
@@ -57,15 +74,6 @@ class _Asked:
     """Monotonic time at which the claim was sent: the leases of its jobs began later."""
     release: Callable[[], None]
     """The function that releases the places that are reserved for the claim."""
-
-
-def _to_send_again(settlements: Sequence[Settlement]) -> list[Settlement]:
-    """Return settlements to send again, without the units that their jobs took.
-
-    The units are reported at most once: Redis may have carried out the call whose answer is missing. A pause is
-    reported again; a repeated pause is only longer.
-    """
-    return [each._replace(taken="") if each.taken else each for each in settlements]
 
 
 class Turns:
@@ -96,6 +104,13 @@ class Turns:
         self._on_claim = on_claim
         self._flow = flow
         self.child_ends = ChildEnds(client, lifetime.worker)
+        self._arms = False
+        """True if the round trip was long when it was last looked at."""
+        (name, *others) = groups.queues
+        self._wake = queue_keys(name, client.prefix)("wake")
+        """The key of the only queue's tokens."""
+        if not others and not lifetime.options.burst and capacity.on_reserve is None:
+            groups.all[0].watcher.arm = self.arm
 
     async def turn(self, group: QueueGroup) -> None:
         """Wait until there are settlements to send or jobs to claim, then make one round trip for both.
@@ -144,11 +159,15 @@ class Turns:
         """Return the maximum number of jobs that a turn may claim, even if more places are free."""
         # Redis may carry out this turn before the turn under way, which settles the other jobs.
         most = len(group.finished) if group.turns else math.inf
+        return min(most, self._jobs_left())
+
+    def _jobs_left(self) -> float:
+        """Return how many jobs the worker may still claim in its life, without those of the claims under way."""
         share = self._lifetime.options.max_jobs
         if share is None:
-            return most
+            return math.inf
         # A group that lends its places also lends its part of ``max_jobs``: an outage may outlast all other jobs.
-        return min(most, share - self._stats.claimed - self._capacity.kept)
+        return share - self._stats.claimed - self._capacity.kept
 
     async def send(self, group: QueueGroup, claims: Sequence[tuple[WatchedQueue, int]]) -> None:
         """Make one round trip: send the settlements, and claim jobs for ``claims``.
@@ -158,14 +177,15 @@ class Turns:
         finished, group.finished = group.finished, []
         successes: Mapping[str, Sequence[Settlement]] = {}
         settling: list[tuple[Call[Any], list[Settlement]]] = []
+        signals = NO_SIGNALS
         if finished:
             successes, others = successes_in(finished, {queue.name for queue, _ in claims})
             settling = calls_of(self._lifetime.worker, others)
+            ended = (*(reported for _, reported in settling), *successes.values())
+            signals = self.child_ends.signals_behind(ended)
         asking = [self._ask(*each, successes.get(each[0].name, ())) for each in claims]
         calls: list[Call[Any]] = [call for call, _ in settling]
         calls += [each.call for each in asking]
-        ended = [*(reported for _, reported in settling), *successes.values()]
-        signals = self.child_ends.signals_behind(ended) if ended else NO_SIGNALS
         trouble = False
         try:
             try:
@@ -175,7 +195,7 @@ class Turns:
                     await self._spend(spends)
                 results, signalled = await self._exchange(group, calls, asking, signals)
             except BaseException:
-                group.finished = _to_send_again(finished) + group.finished
+                group.finished = to_send_again(finished) + group.finished
                 for each in asking:
                     self._capacity.shares.refund(each.queue.name, each.limit)
                     group.watcher.look_again(each.queue)
@@ -204,6 +224,61 @@ class Turns:
         release = self._capacity.reserve(queue.name, limit, self._groups)
         return _Asked(queue, limit, successes, queue.epoch, call, queue.looked, release)
 
+    def arm(self, seconds: float) -> asyncio.Task[None] | None:
+        """Begin to wait for a wake token for up to ``seconds``, with a claim behind the wait. Return the task, which
+        ends when the claim's jobs have arrived. Return None if the worker should wait without a claim.
+
+        The token then brings the jobs with it. The claim takes part in everything as that of a turn does: its places
+        are reserved, and if its answer is lost, or the worker stops, it is sent again under its number. So the turns
+        may go on to claim meanwhile.
+        """
+        pool = self._client.pool_of(self._wake)
+        self._arms = pool is not None and pool.round_trip > (STILL_FAR_S if self._arms else FAR_S)
+        if not self._arms or random.random() < PLAIN_SHARE:  # noqa: S311 - no secret
+            return None
+        (group,) = self._groups.all
+        (queue,) = group.queues.values()
+        if queue.due < time.monotonic() + seconds + LATE_S:
+            # The worker's own timer lets it claim when the job is due. The server may end the wait too late for that.
+            return None
+        handlers = self._handlers
+        if handlers.executor.running and handlers.steps_took > OVERLAP_S_MAX:
+            # While a handler blocks the loop, no heartbeat would extend the leases of the claimed jobs.
+            return None
+        free = self._capacity.most - self._capacity.taken
+        limit = int(min(free, self._jobs_left(), ARMED_MAX))
+        if limit <= 0 or handlers.held is not None or self._lifetime.over.is_set():
+            return None
+        asked = self._ask(queue, limit, ())
+        group.claiming.append(asked.call)
+        group.armed = asyncio.create_task(self._wait_and_claim(group, asked, seconds))
+        return group.armed
+
+    async def _wait_and_claim(self, group: QueueGroup, asked: _Asked, seconds: float) -> None:
+        """Wait with an armed claim, and start its jobs. Raises the error of the wait, or RqCoreError."""
+        handlers = self._handlers
+        try:
+            try:
+                result, error = await self._client.wait_and_carry_out(
+                    asked.call, seconds, until=self._lifetime.over
+                )
+            except BaseException:
+                self._capacity.shares.refund(asked.queue.name, asked.limit)
+                group.watcher.look_again(asked.queue)
+                raise
+            finally:
+                group.claiming.remove(asked.call)
+            self._stats.turns += 1
+            await self._answered(asked, result)
+        finally:
+            asked.release()
+            handlers.begin_held()
+        if handlers.arrived and self._due(group) is None:
+            handlers.begin_arrived()
+        self._groups.news.set()
+        if error is not None:
+            raise error
+
     async def _spend(self, spends: Sequence[Call[Any]]) -> None:
         """Report the units that jobs really took, before their claims end.
 
@@ -221,11 +296,8 @@ class Turns:
         asked: Sequence[_Asked],
         signals: SignalsBehind,
     ) -> tuple[list[Any], Collection[str]]:
-        """Send the calls of a turn, and ``signals`` behind them. Return the answers to the calls, and the ids of the
-        children whose parents have got signals.
-
-        The turn counts as under way meanwhile.
-        """
+        """Send the calls of a turn, which counts as under way meanwhile, and ``signals`` behind them. Return the answers
+        to the calls, and the ids of the children whose parents have got signals."""
         self._stats.turns += 1
         group.turns += 1
         group.claiming += [each.call for each in asked]
@@ -238,12 +310,13 @@ class Turns:
             group.turns -= 1
             for each in asked:
                 group.claiming.remove(each.call)
-        sent = results[len(calls) :]
+        if not signals.calls:
+            return results, ()
+        results, sent = results[: len(calls)], results[len(calls) :]
         # A settlement that was sent again may have come after its signal.
         is_behind = delivery.rounds_again == again
-        if is_behind and not any(isinstance(each, RqCoreError) for each in sent):
-            return results[: len(calls)], signals.children
-        return results[: len(calls)], ()
+        failed = any(isinstance(each, RqCoreError) for each in sent)
+        return results, signals.children if is_behind and not failed else ()
 
     async def _answered(self, asked: _Asked, result: Claimed | RqCoreError) -> bool:
         """Start the jobs of a claim, if the code's limits were in force when Redis carried out the claim.
@@ -301,7 +374,7 @@ class Turns:
         if isinstance(result, RqCoreError):
             many = counted(len(group), "job")
             log.error("%s could not be reported, trying again: %s", many, result)
-            for settlement in _to_send_again(group):
+            for settlement in to_send_again(group):
                 self._groups.of[settlement.claim.queue].finished.append(settlement)
             return True
         # The leases were extended until now: a settlement may take as long as an outage.

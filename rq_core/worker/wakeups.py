@@ -105,6 +105,11 @@ class Watcher:
         """True if the last token lets the worker claim. Otherwise a token that came goes back to Redis."""
         self._room = asyncio.Event()
         self._quiet = asyncio.Event()
+        self.arm: Callable[[float], asyncio.Task[None] | None] | None = None
+        """Begins a wait with an armed claim (Turns.arm). None: the worker never arms a claim."""
+        self._waited = True
+        """False if the last wait failed. The next wait is then without a claim: a user that may not wait would claim in
+        a loop."""
 
     async def run(self) -> None:
         """Watch until ``stop`` is called."""
@@ -207,9 +212,17 @@ class Watcher:
         seconds = min(LOOK_S_MAX, self._interval())
         if self._burst:
             seconds = min(seconds, BURST_LOOK_S)
+        if self.arm is not None and self._waited:
+            armed = self.arm(seconds)
+            if armed is not None:
+                self._waited = False
+                await armed
+                self._waited = True
+                return
         self._looked = False
         watched = [queue.name for queue in self._queues.values() if not queue.absent]
         name = await self._client.wait_wake(watched, seconds, self._use_token)
+        self._waited = True
         if self._looked:
             return
         if name is None:

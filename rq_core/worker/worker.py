@@ -174,9 +174,10 @@ class Worker:
             lifetime.end()
             # Running jobs may take hours to end, and the worker is not expected to claim meanwhile.
             self._watch.stop()
-            # A turn under way may still bring jobs; but a turn that waits for a server that is away must not delay the
+            # A claim under way may still bring jobs; but one that waits for a server that is away must not delay the
             # end.
-            await lifetime.let_end(*work)
+            armed = [group.armed for group in groups if group.armed is not None]
+            await lifetime.let_end(*work, *armed)
         finally:
             lifetime.end()
             self._watch.stop()

@@ -1,5 +1,6 @@
 """Calls to a cluster, and URLs of clusters. Each call goes to the shard of its queue."""
 
+import asyncio
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from rq_core.model.job import NewJob, Profile
 from rq_core.model.keys import queue_keys, queues_key
 from rq_core.model.recurrence import recurrence
 from rq_core.protocol.calls import claims
+from rq_core.protocol.calls.claims import Claimed
 from rq_core.protocol.calls.schedules import Declaration, ScheduleChange, Told, tick
 from rq_core.protocol.engine import server_check
 from rq_core.protocol.engine.plan import Patience, Unsent
@@ -23,7 +25,7 @@ from rq_core.protocol.reads.worker_registry import Presence
 from rq_core.worker.ticker import instants_of
 from tests.kit.clusters import RedisCluster
 from tests.kit.servers import free_port
-from tests.kit.wait import wait_until
+from tests.kit.wait import wait_until, wait_until_async
 
 ids = JobIds()
 
@@ -229,6 +231,30 @@ def test_a_client_follows_the_answer_ask_for_a_key_of_a_migrating_slot(
 
         assert alive == 3
         assert facts > 3
+
+
+async def test_a_call_behind_a_wait_follows_a_slot_that_moved(cluster: RedisCluster) -> None:
+    """Checks a wait whose slot moves meanwhile. The old node answers MOVED twice, and the new one carries out the
+    call."""
+    (queue, *_), *_ = cluster.queues(1).values()
+    wake = queue_keys(queue)("wake")
+    source = cluster.primary_of(wake)
+    target = next(s for s in cluster.primaries() if s is not source)
+    async with AsyncClient(cluster.url) as client:
+        await client.run(client.calls.enqueue.many(jobs(queue)))
+        cluster.ask(source, "DEL", wake)
+        call = claims.claim(queue, "w-1", 5)
+        answer = asyncio.create_task(client.wait_and_carry_out(call, 30.0, until=asyncio.Event()))
+        await wait_until_async(
+            lambda: "cmd=blpop" in str(cluster.ask(source, "CLIENT", "LIST")), "it waits"
+        )
+
+        cluster.migrate(wake, target)
+        claimed, error = await answer
+
+    assert isinstance(claimed, Claimed)
+    assert len(claimed.jobs) == 3
+    assert str(error).startswith("MOVED")
 
 
 def test_a_plain_url_of_a_cluster_is_refused_with_the_right_url(

@@ -21,6 +21,7 @@ class Cutter(DoorKeeper):
         self._target = port
         self._asked: re.Pattern[bytes] | None = None
         self._left = 0
+        self._passing = 0
         self._is_cut = False
         self.cuts = threading.Event()
         """Set if a connection was cut during the last block of ``cutting``."""
@@ -30,13 +31,14 @@ class Cutter(DoorKeeper):
         return f"redis://127.0.0.1:{self.door()}/0"
 
     @contextlib.contextmanager
-    def cutting(self, script: str, call: int = 1) -> Iterator[None]:
+    def cutting(self, script: str, call: int = 1, passing: int = 0) -> Iterator[None]:
         """Lose the reply to one call of a script during the block. ``call`` is the number of this call, from 1.
 
-        The server carries out the call. From then on, no connection works until the end of the block.
+        The server carries out the call. The first ``passing`` bytes of its answer still pass. From then on, no
+        connection works until the end of the block.
         """
         self.cuts.clear()
-        self._left = call
+        self._left, self._passing = call, passing
         self._asked = re.compile(rb"FCALL\r\n\$\d+\r\n\w*" + script.encode())
         try:
             yield
@@ -72,6 +74,9 @@ class Cutter(DoorKeeper):
         while (data := await far.read(READ)) and not self._is_cut:
             if self._asked is not None and self._left <= 0:
                 self._is_cut = True
+                if self._passing:
+                    writer.write(data[: self._passing])
+                    await writer.drain()
                 self.cuts.set()
                 return
             writer.write(data)

@@ -9,6 +9,7 @@ import pytest
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.protocol.calls.claims import Claimed
+from rq_core.protocol.engine.plan import ReplyError
 from rq_core.worker.wakeups import WatchedQueue, Watcher
 from tests.kit.wait import wait_until_async
 
@@ -176,3 +177,26 @@ async def test_a_token_that_arrives_too_late_is_put_back() -> None:
     assert not looked.is_set()
     watching.stop()
     await watch
+
+
+async def test_after_a_failed_wait_the_next_wait_is_without_a_claim() -> None:
+    """Checks a user that may not wait for tokens. Its claims would otherwise follow each other in a loop."""
+    queue = WatchedQueue("mail", look=False)
+    watching, _ = watcher(queue, client=(server := Server("mail")))
+    armed: list[bool] = []
+
+    async def wait() -> None:
+        if len(armed) == 1:
+            raise ReplyError("NOPERM this user has no permissions to run the 'blpop' command")
+
+    def arm(_seconds: float) -> asyncio.Task[None]:
+        armed.append(server.waited)
+        return asyncio.create_task(wait())
+
+    watching.arm = arm
+    with pytest.raises(ReplyError):
+        await watching._wait_for_token()
+    for _ in range(3):
+        await watching._wait_for_token()
+
+    assert armed == [False, True, True]
