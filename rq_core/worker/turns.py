@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,6 @@ from typing import Any, Final
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError
-from rq_core.model.keys import queue_keys
 from rq_core.model.lib.text import counted
 from rq_core.model.table.reasons import Reason
 from rq_core.protocol.calls.claims import Claimed, extend
@@ -43,20 +41,9 @@ SECOND_MIN: Final = 8
 """Minimum number of settlements for a second turn while another turn is under way. There must also be at least one
 settlement for every four places. With a second turn, Redis need not wait for the worker. Without a minimum, the worker
 would send more turns, with fewer settlements each."""
-FAR_S: Final = 0.0003
-"""Round trip (seconds) above which a worker arms its claims. Nearer, the producer would wait for the claim longer than
-the job would begin earlier."""
-STILL_FAR_S: Final = 0.0002
-"""Round trip (seconds) down to which a worker that arms its claims goes on to do so."""
 ARMED_MAX: Final = 16
 """Maximum number of jobs of an armed claim. If the worker vanishes, its armed claim may still take these jobs, which
 then wait for the end of their leases."""
-LATE_S: Final = 0.2
-"""Seconds by which a server may end a wait late: an idle server looks at its waits ten times a second."""
-PLAIN_SHARE: Final = 1 / 8
-"""Share of the waits without a claim, at random. A claim that leaves jobs wakes the next worker. Redis carries out the
-armed claims of workers that wake each other one after another, and serves no other client meanwhile. On average, such a
-chain ends after eight workers."""
 
 
 @dataclass(slots=True)
@@ -104,12 +91,7 @@ class Turns:
         self._on_claim = on_claim
         self._flow = flow
         self.child_ends = ChildEnds(client, lifetime.worker)
-        self._arms = False
-        """True if the round trip was long when it was last looked at."""
-        (name, *others) = groups.queues
-        self._wake = queue_keys(name, client.prefix)("wake")
-        """The key of the only queue's tokens."""
-        if not others and not lifetime.options.burst and capacity.on_reserve is None:
+        if len(groups.queues) == 1 and not lifetime.options.burst and capacity.on_reserve is None:
             groups.all[0].watcher.arm = self.arm
 
     async def turn(self, group: QueueGroup) -> None:
@@ -224,7 +206,7 @@ class Turns:
         release = self._capacity.reserve(queue.name, limit, self._groups)
         return _Asked(queue, limit, successes, queue.epoch, call, queue.looked, release)
 
-    def arm(self, seconds: float) -> asyncio.Task[None] | None:
+    def arm(self, queue: WatchedQueue, seconds: float) -> asyncio.Task[None] | None:
         """Begin to wait for a wake token for up to ``seconds``, with a claim behind the wait. Return the task, which
         ends when the claim's jobs have arrived. Return None if the worker should wait without a claim.
 
@@ -232,16 +214,7 @@ class Turns:
         are reserved, and if its answer is lost, or the worker stops, it is sent again under its number. So the turns
         may go on to claim meanwhile.
         """
-        pool = self._client.pool_of(self._wake)
-        self._arms = pool is not None and pool.round_trip > (STILL_FAR_S if self._arms else FAR_S)
-        if not self._arms or random.random() < PLAIN_SHARE:  # noqa: S311 - no secret
-            return None
-        (group,) = self._groups.all
-        (queue,) = group.queues.values()
-        if queue.due < time.monotonic() + seconds + LATE_S:
-            # The worker's own timer lets it claim when the job is due. The server may end the wait too late for that.
-            return None
-        handlers = self._handlers
+        group, handlers = self._groups.of[queue.name], self._handlers
         if handlers.executor.running and handlers.steps_took > OVERLAP_S_MAX:
             # While a handler blocks the loop, no heartbeat would extend the leases of the claimed jobs.
             return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Final
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError
+from rq_core.model.keys import queue_keys
 from rq_core.protocol.calls.claims import Claimed
 from rq_core.protocol.engine.plan import Lost, ReplyError, Unsent
 
@@ -25,6 +27,17 @@ LOOK_S_MAX: Final = 5.0
 """Maximum seconds between two claims of an idle worker, even if nothing woke it."""
 BURST_LOOK_S: Final = 0.1
 """Maximum seconds between two claims of an idle worker in burst mode."""
+FAR_S: Final = 0.0003
+"""Round trip (seconds) above which a worker arms its claims. Nearer, the producer would wait for the claim longer than
+the job would begin earlier."""
+STILL_FAR_S: Final = 0.0002
+"""Round trip (seconds) down to which a worker that arms its claims goes on to do so."""
+LATE_S: Final = 0.2
+"""Seconds by which a server may end a wait late: an idle server looks at its waits ten times a second."""
+PLAIN_SHARE: Final = 1 / 8
+"""Share of the waits without a claim, at random. A claim that leaves jobs wakes the next worker. Redis carries out the
+armed claims of workers that wake each other one after another, and serves no other client meanwhile. On average, such a
+chain ends after eight workers."""
 PAUSE_S: Final = 0.2
 """Seconds of pause after a wait that failed."""
 TROUBLE_PAUSE_S: Final = 1.0
@@ -105,8 +118,12 @@ class Watcher:
         """True if the last token lets the worker claim. Otherwise a token that came goes back to Redis."""
         self._room = asyncio.Event()
         self._quiet = asyncio.Event()
-        self.arm: Callable[[float], asyncio.Task[None] | None] | None = None
+        self.arm: Callable[[WatchedQueue, float], asyncio.Task[None] | None] | None = None
         """Begins a wait with an armed claim (Turns.arm). None: the worker never arms a claim."""
+        self._wake = queue_keys(next(iter(queues)), client.prefix)("wake")
+        """The key of the tokens of the only queue."""
+        self._is_far = False
+        """True if the round trip was long when it was last looked at."""
         self._waited = True
         """False if the last wait failed. The next wait is then without a claim: a user that may not wait would claim in
         a loop."""
@@ -212,13 +229,12 @@ class Watcher:
         seconds = min(LOOK_S_MAX, self._interval())
         if self._burst:
             seconds = min(seconds, BURST_LOOK_S)
-        if self.arm is not None and self._waited:
-            armed = self.arm(seconds)
-            if armed is not None:
-                self._waited = False
-                await armed
-                self._waited = True
-                return
+        armed = self._armed(seconds) if self.arm is not None else None
+        if armed is not None:
+            self._waited = False
+            await armed
+            self._waited = True
+            return
         self._looked = False
         watched = [queue.name for queue in self._queues.values() if not queue.absent]
         name = await self._client.wait_wake(watched, seconds, self._use_token)
@@ -231,6 +247,21 @@ class Watcher:
             await self._client.return_token(name)
         # Let the worker claim before the next wait.
         await asyncio.sleep(0)
+
+    def _armed(self, seconds: float) -> asyncio.Task[None] | None:
+        """Begin a wait with an armed claim, and return it. Return None if the worker should wait without a claim."""
+        pool = self._client.pool_of(self._wake)
+        self._is_far = pool is not None and pool.round_trip > (
+            STILL_FAR_S if self._is_far else FAR_S
+        )
+        if not (self._is_far and self._waited) or random.random() < PLAIN_SHARE:  # noqa: S311 - no secret
+            return None
+        (queue,) = self._queues.values()
+        if queue.due < time.monotonic() + seconds + LATE_S:
+            # The timer lets the worker claim when the job is due. The server may end the wait too late for that.
+            return None
+        assert self.arm is not None
+        return self.arm(queue, seconds)
 
     def _use_token(self, name: str) -> None:
         """Let the worker claim from the token's queue, unless the worker is full or stops."""

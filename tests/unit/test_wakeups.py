@@ -10,6 +10,7 @@ import pytest
 from rq_core.connections.async_client import AsyncClient
 from rq_core.protocol.calls.claims import Claimed
 from rq_core.protocol.engine.plan import ReplyError
+from rq_core.worker import wakeups
 from rq_core.worker.wakeups import WatchedQueue, Watcher
 from tests.kit.wait import wait_until_async
 
@@ -179,7 +180,9 @@ async def test_a_token_that_arrives_too_late_is_put_back() -> None:
     await watch
 
 
-async def test_after_a_failed_wait_the_next_wait_is_without_a_claim() -> None:
+async def test_after_a_failed_wait_the_next_wait_is_without_a_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Checks a user that may not wait for tokens. Its claims would otherwise follow each other in a loop."""
     queue = WatchedQueue("mail", look=False)
     watching, _ = watcher(queue, client=(server := Server("mail")))
@@ -189,11 +192,14 @@ async def test_after_a_failed_wait_the_next_wait_is_without_a_claim() -> None:
         if len(armed) == 1:
             raise ReplyError("NOPERM this user has no permissions to run the 'blpop' command")
 
-    def arm(_seconds: float) -> asyncio.Task[None]:
+    def arm(_queue: WatchedQueue, _seconds: float) -> asyncio.Task[None]:
         armed.append(server.waited)
         return asyncio.create_task(wait())
 
     watching.arm = arm
+    monkeypatch.setattr(wakeups, "FAR_S", 0.0)
+    monkeypatch.setattr(wakeups, "STILL_FAR_S", 0.0)
+    monkeypatch.setattr(wakeups, "PLAIN_SHARE", 0.0)
     with pytest.raises(ReplyError):
         await watching._wait_for_token()
     for _ in range(3):

@@ -69,7 +69,7 @@ class Far(AsyncPoolTransport):
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arm each claim that may be armed."""
-    monkeypatch.setattr(turns, "PLAIN_SHARE", 0.0)
+    monkeypatch.setattr(wakeups, "PLAIN_SHARE", 0.0)
 
 
 @pytest.fixture
@@ -376,7 +376,7 @@ def _blocking(worker: Worker, _: pytest.MonkeyPatch) -> None:
 
 
 def _by_chance(_: Worker, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(turns, "PLAIN_SHARE", 1.0)
+    patch.setattr(wakeups, "PLAIN_SHARE", 1.0)
 
 
 @pytest.mark.parametrize(
@@ -388,8 +388,7 @@ async def test_a_worker_does_not_arm_a_claim_that_it_could_not_use(
     worker = made(app, Far(valkey_url), max_jobs=50)
     if change is not None:
         change(worker, monkeypatch)
-    arm = worker._groups.all[0].watcher.arm
-    assert arm is not None
+    arm = worker._groups.all[0].watcher._armed
 
     armed = arm(0.01)
 
@@ -407,8 +406,7 @@ async def test_between_near_and_far_a_worker_goes_on_as_before(
     app: App, valkey_url: str, before: float, arms: bool
 ) -> None:
     worker = made(app, Far(valkey_url))
-    arm = worker._groups.all[0].watcher.arm
-    assert arm is not None
+    arm = worker._groups.all[0].watcher._armed
     for seconds in (before, 0.00025):
         pool(worker).round_trip = seconds
         armed = arm(0.01)

@@ -20,7 +20,7 @@ from rq_core.model.keys import queue_keys
 from rq_core.protocol.calls import claims
 from rq_core.protocol.calls.claims import Claimed
 from rq_core.protocol.engine.plan import Lost, ReplyError
-from rq_core.worker import turns
+from rq_core.worker import wakeups
 from tests.kit.cutter import Cutter
 from tests.kit.wait import wait_until_async
 
@@ -289,8 +289,8 @@ async def test_one_short_exchange_lowers_the_round_trip_and_many_long_ones_raise
         assert transport.round_trip == before
         return transport.round_trip
 
-    assert await exchange(0.002, 15) < turns.STILL_FAR_S
+    assert await exchange(0.002, 15) < wakeups.STILL_FAR_S
     assert await exchange(0.002, 80) == pytest.approx(0.002)
     assert await exchange(0.00005, 1) == pytest.approx(0.00005)
-    assert await exchange(0.002, 30) < turns.FAR_S
+    assert await exchange(0.002, 30) < wakeups.FAR_S
     await transport.close()

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from rq_core.connections.client import Client
-from rq_core.worker import Worker, WorkerOptions, turns
+from rq_core.worker import Worker, WorkerOptions, wakeups
 from scripts.measure.benchmarks.delaying import delayed
 from tests.kit import crew
 from tests.kit.crew import worker_process
@@ -106,7 +106,7 @@ async def test_a_job_that_a_worker_behind_a_black_hole_claims_runs_elsewhere_aft
 ) -> None:
     """Checks a network that passes no data on and ends no connection. Once it works again, the worker learns that it
     has lost the job, and works on."""
-    monkeypatch.setattr(turns, "PLAIN_SHARE", 0.0)
+    monkeypatch.setattr(wakeups, "PLAIN_SHARE", 0.0)
     options = WorkerOptions(queues=("crew",), grace=20.0)
     with Proxy(urlsplit(redis_url).port or 0) as proxy:
         transport = Far(proxy.url)
