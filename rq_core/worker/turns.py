@@ -269,8 +269,8 @@ class Turns:
         asked: Sequence[_Asked],
         signals: SignalsBehind,
     ) -> tuple[list[Any], Collection[str]]:
-        """Send the calls of a turn, which counts as under way meanwhile, and ``signals`` behind them. Return the answers
-        to the calls, and the ids of the children whose parents have got signals."""
+        """Send the calls of a turn, and ``signals`` behind them. Return the answers to the calls, and the ids of the
+        children whose parents have got signals. The turn counts as under way meanwhile."""
         self._stats.turns += 1
         group.turns += 1
         group.claiming += [each.call for each in asked]
