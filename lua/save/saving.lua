@@ -316,7 +316,7 @@ local function carry_out(i)
 end
 
 --- Return what the next record needs to be saved like record i, which this call has saved: as a new entry of the same
---- box, with a value of which the log gets only the digest. Return nil if the next record may not be saved like that.
+--- box, with a value. The log gets only the digest of the value. Return nil if the next record may not be saved like that.
 local function alike_from(i)
   local id, fence, life, what = each(i)
   local box, last = met[life], said[#said]
