@@ -134,6 +134,18 @@ def test_replay_accepts_waits_put_back_with_falling_signal_numbers_and_the_next_
     assert [] == told(log)
 
 
+def test_replay_accepts_a_park_for_a_wait_that_was_over_when_it_was_saved_again() -> None:
+    """A failover took the wait before its job parked, and the worker saved it again."""
+    log = MemoryWriter()
+    fence = running(log)
+    log.begin(log.now_ms + 1, "replid_changed", fence)
+    over(log, fence, 1, "ok")
+    park(log, fence, "1")
+    wake(log, by="w-1")
+
+    assert [] == told(log)
+
+
 def test_replay_reports_a_signal_that_two_waits_put_back_have_taken() -> None:
     log = MemoryWriter()
     put_back_from(log, [3, 1, 1])

@@ -166,7 +166,7 @@ def end_wait(row: EventRow, facts: Facts, record: Record, *, is_again: bool) -> 
         yield "I21", f"is saved without a signal, and waits as {waiting.name}"
 
 
-def judge_park(facts: Facts, record: Record, _: EventRow) -> Iterator[Fault]:
+def judge_park(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
     """Yield the faults of an event ``parked``."""
     mail, numbers = record.mail, _numbers(facts["waits"])
     if not numbers:
@@ -174,8 +174,10 @@ def judge_park(facts: Facts, record: Record, _: EventRow) -> Iterator[Fault]:
     if mail is None:
         return
     known = [mail.waits.get(each) for each in numbers]
+    # A failover may take a wait before its job parks. When the worker has saved the wait again, it may be over.
+    judged = not _is_older(facts.get("fence"), row[1]) and record.entries is not None
     for number, each in zip(numbers, known, strict=True):
-        if each is None and record.entries is not None and number in record.entries:
+        if judged and each is None and number in (record.entries or ()):
             yield "I22", f"waits for entry {number}, which is no wait or is over"
     moments = [each.until_ms for each in known if each is not None and each.until_ms is not None]
     if None not in known and facts.get("due_ms") != min(moments, default=None):
