@@ -205,7 +205,7 @@ class DrawnNode(NamedTuple):
     name: str
     """The node's name. The middle of a long name is left out."""
     brief: str
-    """How many of the node's jobs have ended; for a node of one job, what this job does."""
+    """Number of the node's jobs that have ended. A node of one job has the state of this job instead."""
     label: str
     """The node as a sentence, for those who do not see the drawing."""
     done: int

@@ -31,7 +31,7 @@ SEEN: Final = 480
 """A column that begins lower than this is moved to the top. Otherwise, a viewer of a tall drawing would not see it
 without scrolling."""
 _ROUNDS: Final = 6
-"""How often the places are moved towards those to which lines lead. More rounds improve little."""
+"""Number of rounds in which each node moves towards the nodes to which its lines lead. More rounds improve little."""
 
 
 class Point(NamedTuple):
