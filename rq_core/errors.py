@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from rq_core.masking import Bounded, masked, runnable
 
 SECONDS_MAX: Final = 100 * 365 * 86_400
-"""Seconds of the longest duration: 100 years. Lua prints Unix ms exactly up to 14 digits, which limits durations."""
+"""The longest duration, in seconds: 100 years. It is limited since Lua prints Unix ms exactly only up to 14 digits."""
 _NO_PREFIX: Final = (
     r"audit (?:at|fork|grants|head|history|migrate|prune|rebind|report|tail|why)|demo|health"
     r"|inbox (?:ddl|drop|grants|migrate|parked|retry|settle|status|verify)"
@@ -41,8 +41,8 @@ class RqCoreError(Exception):
         super().__init__(runnable(masked(message)))
 
     def name_prefix(self, prefix: str) -> None:
-        """Add ``--prefix`` to the commands in the message, except to commands without this option. A message that has a
-        prefix already stays as it is."""
+        """Add ``--prefix`` to the commands in the message, except to commands without this option. A message in which a
+        command already has the option is left unchanged."""
         said = _COMMAND.sub(rf"`\1 --prefix {prefix}`", str(self))
         if " --prefix " not in str(self):
             self.args = (said, *self.args[1:])
@@ -132,7 +132,7 @@ class UnknownQueue(UsageError):
 
 class UnknownScope(UsageError):
     """queue {queue!r} has no scope {scope!r}: no task that its workers registered has a cap or rate for it. Known are
-    {known}; one value of a key is FAMILY=VALUE."""
+    {known}; write the scope of one value of a key as FAMILY=VALUE."""
 
     queue: str
     scope: str
@@ -149,8 +149,8 @@ class KeyNeeded(UsageError):
 
 
 class KeyFailed(UsageError):
-    """the function {function}, which makes the key {family!r} of task {task!r}, raised {error}. Correct it. (A
-    cap does not count a job for which its function returns None.)"""
+    """the function {function}, which makes the key {family!r} of task {task!r}, raised {error}. Correct the function.
+    (A cap does not count a job for which the function returns None.)"""
 
     task: str
     family: str
@@ -251,7 +251,7 @@ class NotCopied(Refused):
 
 class LogBehind(Refused):
     """queue {queue!r}: the audit log lacks its last events, so it is not known which copies exist: does a mirror run
-    (`rq-core audit run`, or `rq-core worker --audit`)? Then do the same again; no job is copied twice."""
+    (`rq-core audit run`, or `rq-core worker --audit`)? Start one and try again; no job is copied twice."""
 
 
 class ScopeFull(Refused):
@@ -307,8 +307,8 @@ class NotSignalled(Refused):
 
 
 class CapConflict(Refused):
-    """the limit of {scope} in queue {queue!r} has changed: it is {limit} now, version {version}. To replace it,
-    set the limit from that version."""
+    """the limit of {scope} in queue {queue!r} has changed: it is {limit} now, version {version}. To replace this limit,
+    make the change again from that version."""
 
     scope: str
     limit: Any  # the Limit that is stored now
@@ -323,8 +323,8 @@ class NothingDeclared(Refused):
 
 
 class RestoredMeanwhile(Refused):
-    """another restore of queue {queue!r} came first ({last}), so SQL is out of date. Wait until the mirror has it,
-    then run `rq-core audit restore` again."""
+    """another restore of queue {queue!r} came first ({last}), so SQL is out of date. Wait until the mirror has written
+    that restore to SQL, then run `rq-core audit restore` again."""
 
     last: str
 
@@ -395,8 +395,8 @@ class QueueDamaged(ServerError):
 
 
 class OutcomeUnknown(ServerError):
-    """no answer for {seconds:.0f} s: the call may have been carried out, or may be when the server continues. Its jobs
-    are in .ids. Enqueue them again under the same ids: a job that is live is then a duplicate and changes nothing."""
+    """no answer for {seconds:.0f} s: the call may have been carried out, or may yet be when the server continues. Its
+    jobs are in .ids. Enqueue them again under the same ids: a live job is then a duplicate and changes nothing."""
 
     seconds: float
     ids: tuple[str, ...] = ()
@@ -431,8 +431,8 @@ class JobReplaced(NoResult):
 
 
 class JobGone(NoResult):
-    """job {id} is not in Redis, and neither Redis nor an audit database knows how it ended. To know, keep the results
-    of its task (keep_result=True), or set the audit database that mirrors its queue."""
+    """job {id} is not in Redis, and neither Redis nor an audit database knows how it ended. To know how such jobs end,
+    keep the results of the task (keep_result=True), or set the audit database into which the queue is mirrored."""
 
 
 class ResultUnavailable(NoResult):

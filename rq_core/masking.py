@@ -4,7 +4,7 @@ r"""Masks passwords in texts. Every URL and every message that people may read p
 to the last place where the secret can end.
 
 A text may be of any length, so each regular expression here must take linear time. An expression tries a run of word
-characters only from the run's beginning, without backtracking (``++``). It searches a password before an ``@`` only
+characters only from the run's beginning, without backtracking (``++``). It looks for a password before an ``@`` only
 within one word.
 """
 
@@ -21,10 +21,10 @@ _NAMED: Final = (
     r"(?i)(?<!\w)(?!(?<=\ds:)tokens=)(?=\w*(?:password|passwd|passphrase|pwd|secret|token))(\w++\s?=\s?)"
     r"('(?:[^'\\]|\\[\s\S])*+(?:'|\\?\Z)|[^\s&]+)"
 )
-"""Finds ``?sentinel_password=…&``, and libpq's ``password=… host=…``, where a value with spaces is in quotes.
-The scope of a rate that counts tokens (``ask.model@60s:tokens=gpt``) has no secret."""
+"""Finds ``?sentinel_password=…&``, and libpq's ``password=… host=…``, where a value with spaces is in quotes. It does
+not find the scope of a rate that counts tokens (``ask.model@60s:tokens=gpt``), which has no secret."""
 _ESCAPED: Final = r"(?<![\w%])(?=\w*%)([\w%]++=)[^\s&]+"
-"""Finds ``?pass%77ord=…``, since a name with a percent escape may be the name of a secret."""
+"""Finds ``?pass%77ord=…``: a name with a percent escape, which may be the name of a secret."""
 _WORD: Final = r"\S+"
 _OF_URL: Final = r"//[^/@:]*:"
 """Finds the user in ``//user:password@``. The password ends at the last ``@``, since people forget to escape an ``@``
@@ -46,7 +46,8 @@ def masked(text: str) -> str:
 
 
 def _without_user(found: re.Match[str]) -> str:
-    """Replace the password in one word, such as a URL, by ``***``: the part from the user's name to the last ``@``."""
+    """Replace the password in one word, such as a URL, by ``***``. The password is the text between the user's name and
+    the last ``@``."""
     before, at, host = found[0].rpartition("@")
     if not at:
         return found[0]
@@ -77,10 +78,10 @@ _OF_POSTGRES: Final = r"(postgres\w*://[^/@:\s`]*):\*\*\*(?=@)"
 
 
 def runnable(text: str) -> str:
-    """Return a message that passed :func:`masked`, with commands that can be copied although a password is masked.
+    """Return a message with commands that can be copied, although :func:`masked` has masked a password in them.
 
-    If a variable RQ_CORE_…_URL has a URL, the name of the variable replaces the URL. In any other URL of PostgreSQL the
-    password is left out, and the message says how to give the password to libpq.
+    If an environment variable RQ_CORE_…_URL has the masked URL, the variable's name replaces the URL in the command. In
+    any other URL of PostgreSQL the password is left out, and the message says how to give the password to libpq.
     """
     if MASK not in text:
         return text

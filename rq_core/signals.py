@@ -1,5 +1,5 @@
-"""Errors by which a handler decides what happens to its job, and errors that rq-core raises in a handler to stop it;
-also InvalidFlow, for a flow that cannot be declared.
+"""Errors by which a handler decides what happens to its job, and errors that rq-core raises in a handler to stop it.
+InvalidFlow, the error for a flow that cannot be declared, is here, too.
 
 As in :mod:`rq_core.errors`, the docstring of a class is its default message.
 """
@@ -16,7 +16,7 @@ class HandlerSignal(RqCoreError):
 
 
 def _seconds(after: object) -> float:
-    """Convert the delay that a handler passed to seconds. A negative delay becomes 0. Raises InvalidOption."""
+    """Convert to seconds the delay that a handler passed. A negative delay becomes 0. Raises InvalidOption."""
     from datetime import timedelta
 
     seconds = after.total_seconds() if isinstance(after, timedelta) else after
@@ -35,8 +35,8 @@ class RetryLater(HandlerSignal):
     """the handler asked to be run again later."""
 
     def __init__(self, reason: str = "retry later", *, after: float | None = None) -> None:
-        """``after`` is the delay before the next attempt, in seconds or as a timedelta. None: the task's retry policy
-        decides.
+        """``after`` is the delay before the next attempt, in seconds or as a timedelta. With None, the task's retry
+        policy sets the delay.
 
         Raises InvalidOption for an invalid delay.
         """
@@ -48,8 +48,8 @@ class Snooze(HandlerSignal):
     """the handler gave its job back for {after} s; no attempt is spent."""
 
     def __init__(self, after: float, reason: str = "snoozed") -> None:
-        """``after`` is how long no worker claims the job, in seconds or as a timedelta. With 0 or less, the job is
-        ready at once.
+        """``after`` is the time in which no worker claims the job, in seconds or as a timedelta. With 0 or less, the
+        job is ready at once.
 
         Raises InvalidOption for an invalid duration.
         """
@@ -69,19 +69,20 @@ class MemberFailed(HandlerSignal):
 
 
 class StepUnusable(GiveUp):
-    """what the step returned is not kept, and the step has happened: the job is dead, unless the handler catches it."""
+    """the step was run, but the value that it returned is not kept: the job is dead, unless the handler catches this
+    error."""
 
 
 class StepMismatch(GiveUp):
-    """what the step has saved does not fit what its function returns now."""
+    """the value that the step has saved does not fit the type that the step's function returns now."""
 
 
 class StepsSpent(GiveUp):
-    """the job has as many steps, or as much saved, as a job may have."""
+    """the job's steps have reached the maximum number, or the maximum size, that a job may have."""
 
 
 class ChildrenFailed(GiveUp):
-    """too few of the jobs that this job runs have succeeded: the job is dead, unless the handler catches it."""
+    """too few children of this job have succeeded: the job is dead, unless the handler catches this error."""
 
     def __init__(self, reason: str = "too few children succeeded", items: Any = ()) -> None:
         super().__init__(reason)

@@ -7,7 +7,7 @@
 
     send.enqueue(tenant="acme", to="a@b.c")
 
-The lines before ``send.enqueue`` open no connection, and read only environment variables.
+The lines before ``send.enqueue`` open no connection, and read nothing but environment variables.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class App(ForkProducer):
       stored or logged.
     - ``audit_payload``: "full" keeps the arguments of this app's jobs in the audit log, up to 64 KiB a job, without
       redaction. ``rq-core audit restore`` can then put back jobs that Redis lost. "digest", the default, keeps
-      arguments out of SQL. But if the log has a job's arguments, it also keeps the arguments of the job's copies.
+      arguments out of SQL; but the log keeps a copy's arguments if it has those of the copied job.
 
     Raises InvalidName or InvalidOption.
     """
@@ -178,11 +178,11 @@ class App(ForkProducer):
         - ``name``: by default the function's name.
         - ``retry``: the number of attempts, and the time between them; by default RetryPolicy(), 3 attempts.
         - ``timeout``: the limit of one attempt, in seconds or a timedelta. With None, the worker's limit holds.
-        - ``max_losses``: a job dies as poison when it has lost this number of workers.
+        - ``max_losses``: a job that has lost this number of workers is dead, and its reason is ``poison``.
         - ``caps``: Caps and Rates. A job is claimed only if all of them admit the job.
-        - ``breaker``: a Breaker, or several. It pauses the jobs of a key when their service fails.
-        - ``unique``: Unique, Throttle, Debounce or Latest. It decides what happens to several calls with one unique
-          name.
+        - ``breaker``: a Breaker, or several. It pauses the jobs of a key when the service behind them fails.
+        - ``unique``: Unique, Throttle, Debounce or Latest. This rule decides what happens to several calls with one
+          unique name.
         - ``aliases``: former names of the task. The task also runs jobs that producers enqueue under these names, and
           the task's caps count these jobs. The log keeps the name under which each job was enqueued.
         - ``isolation``: with "process", workers run the function in a process of its own. They kill the process at the
@@ -314,7 +314,7 @@ class App(ForkProducer):
     def enable_flows(self, *, queue: str = "flows") -> None:
         """Add the task ``rq_core.flow``, whose jobs are flows. A worker whose app lacks this task runs no flow.
 
-        ``queue`` is the default queue of flows. Raises InvalidTask for a second call, or InvalidName."""
+        ``queue`` is the default queue of flows. Raises InvalidName, and InvalidTask at a second call."""
         from rq_core.app.flows.built_in import flow_task
 
         self._add(flow_task(self, self.tasks, queue))
@@ -322,8 +322,9 @@ class App(ForkProducer):
     def flow(self, name: str, /, *, on_failure: OnFailure = "drain") -> Flow:
         """Return a new flow. Declare its nodes in a ``with`` block: see docs/how-to/flows.md.
 
-        If a node fails, "drain" still runs the nodes that do not depend on it, and "cancel" cancels the nodes that run,
-        and begins no other node. Raises InvalidName or InvalidFlow.
+        ``on_failure`` says what happens when a node fails. With "drain", the nodes that do not depend on this node
+        still run. With "cancel", the running nodes are cancelled, and no other node begins. Raises InvalidName or
+        InvalidFlow.
         """
         from rq_core.app.flows.declaring import Flow
 
@@ -339,7 +340,7 @@ class App(ForkProducer):
     def handle_by_id(self, queue: str, job_id: str) -> JobHandle[Any]:
         """Return the handle of the job with this id.
 
-        The job need not exist: only JobHandle.state asks Redis for it. Raises InvalidName.
+        The job need not exist: this method does not ask Redis for it. Raises InvalidName.
         """
         return JobHandle(
             self,
@@ -365,9 +366,9 @@ class App(ForkProducer):
         registered in the queue. This method reads them from Redis, at most every few seconds; in an event loop use
         job_async.
 
-        ``keys`` maps the name of a cap to the job's key. Pass a key if a function in the task's code would compute it.
-        Raises InvalidName, InvalidOption, InvalidTask, ArgumentsInvalid, KeyNeeded or PayloadTooLarge. If the method
-        reads the queue, it also raises ServerUnavailable or ServerUnsuitable.
+        ``keys`` maps the name of a cap to the job's key. Pass a key if only a function in the task's code can compute
+        it. Raises InvalidName, InvalidOption, InvalidTask, ArgumentsInvalid, KeyNeeded or PayloadTooLarge. If the
+        method reads the queue, it also raises ServerUnavailable or ServerUnsuitable.
         """
         draft = Draft(self, self._tasks.get(check_name("task", task)), queue, task, args, options)
         if draft.placing is None:

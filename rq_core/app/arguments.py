@@ -43,8 +43,8 @@ class Arguments:
 
     The constructor raises InvalidTask for a signature whose arguments cannot be sent by name. Annotations are resolved
     at their first use, since they may name classes that are defined later. So every method may raise InvalidTask if an
-    annotation cannot be resolved, or if JSON cannot express its values. A method raises ArgumentsInvalid for invalid
-    values.
+    annotation cannot be resolved, or if JSON cannot express values of its type. A method raises ArgumentsInvalid for
+    invalid values.
     """
 
     def __init__(
@@ -88,19 +88,19 @@ class Arguments:
         self._adapter  # noqa: B018 - it is made on first access
 
     def dump(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Validate a call's arguments, and return them as a JSON object. Defaults are not filled in."""
+        """Validate a call's arguments, and return them as a JSON object without the defaults of left-out arguments."""
         return self.dump_valid(self.validate(args, kwargs))
 
     def validate(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert a call's arguments to the annotated types, and return them by name. Defaults are not filled in."""
+        """Return a call's arguments by name, in the annotated types, without the defaults of left-out arguments."""
         return self._validate(self.by_name(args, kwargs) if args else kwargs)
 
     def validate_named(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert ``values``, arguments by name, to the annotated types. Return them by name."""
+        """Convert the arguments ``values``, given by name, to the annotated types. Return them by name."""
         return self._validate(_check_names(self.task, values))
 
     def part(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Validate ``values``, a part of a call's arguments by name. Return them by name, in the types of JSON."""
+        """Validate some of a call's arguments, which ``values`` has by name. Return them by name, in JSON's types."""
         if odd := values.keys() - set(self.names):
             raise invalid(self.task, dict.fromkeys(sorted(odd), WORDS["extra_forbidden"]))
         found: dict[str, Any] = {}
@@ -295,7 +295,7 @@ class Arguments:
         """The function that converts arguments to JSON. None if an argument's type allows a value that changes when it
         is read back from its JSON.
 
-        Pydantic's warnings of wrong types are off, which makes it faster: validated values have the right types.
+        Pydantic's warnings of wrong types are off, which saves time: validated values have the right types.
         """
         if not all(map(is_plain, self._hints.values())):
             return None
@@ -406,13 +406,13 @@ def _strict_json(value: Any) -> bytes:
 
 
 def invalid(task: str, fields: Mapping[str, str]) -> ArgumentsInvalid:
-    """Return the error for arguments of a task. ``fields`` has the problem of each argument, or of a place in it."""
+    """Return the error for arguments of a task. ``fields`` maps an argument, or a place in it, to the problem."""
     problems = "; ".join(f"{name}: {problem}" for name, problem in fields.items())
     return ArgumentsInvalid(task=task, problems=problems, fields=dict(fields))
 
 
 WORDS: Final = {"missing": "is required", "extra_forbidden": "the task has no such argument"}
-"""The words for problems, by pydantic's name of the problem."""
+"""The words for two problems, by pydantic's name of the problem."""
 
 
 def _problems_of(error: ValueError) -> dict[str, str]:

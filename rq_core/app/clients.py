@@ -38,10 +38,11 @@ class Connections:
         self.prefix = prefix
         self.patience = patience
         self.policies = PolicyCache()
-        """The policies that workers registered in the queues, for tasks whose code is not in this process."""
+        """A cache of the policies (options and caps) that workers registered, for tasks whose code is not in this
+        process."""
         self.warns = True
-        """True if the next use of the synchronous client in an event loop logs a warning. Only the first use in an
-        event loop does."""
+        """True until the synchronous client is used in an event loop for the first time. Only this first use logs a
+        warning."""
         self._client: Client | None = None
         self._waiter: Waiter | None = None
         self._waker: Waker | None = None
@@ -64,7 +65,7 @@ class Connections:
 
     @property
     def client(self) -> Client:
-        """The synchronous client; its first use makes it."""
+        """The synchronous client, made at its first use."""
         if self.warns and in_event_loop():
             self._warn_of_loop()
         if self._client is None:
@@ -115,7 +116,7 @@ class Connections:
         return self._waker
 
     def async_client(self) -> AsyncClient:
-        """Return the running event loop's client; its first use makes it.
+        """Return the running event loop's client. It is made at its first use.
 
         Raises RuntimeError if no event loop runs in this thread.
         """

@@ -6,8 +6,8 @@ these locks first, and so waits for the import.
 
 A fork also takes the locks of some modules of the standard library, such as ``logging``. The imports under this
 module's locks may need those locks. So a fork must take this module's locks first. A fork takes locks in the reverse
-order of their registration. So this module registers the lock ``_late`` after the import of those modules. During their
-import, it holds the lock ``_early``.
+order of their registration. So this module registers the lock ``_late`` after it has imported those modules. While it
+imports them, it holds the lock ``_early``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class ForkGate:
     """A lock that makes forks wait while another thread holds it. The thread that holds it may fork."""
 
     def __init__(self, wait_s: float) -> None:
-        """``wait_s`` is how long a fork waits for the lock, in seconds. Then it proceeds without the lock.
+        """``wait_s`` is how long a fork waits for the lock, in seconds. After this time, the fork proceeds without the
+        lock.
 
         A child that was forked without the lock may hang. The parent never hangs.
         """
@@ -84,7 +85,7 @@ _late: ForkGate | None = None
 def preparing() -> Iterator[None]:
     """Make forks in other threads wait while a block imports modules or makes objects.
 
-    A child that is forked later finds them complete. The thread in the block may fork.
+    A child that is forked later finds these modules and objects complete. The thread in the block may fork.
     """
     global _late  # noqa: PLW0603 - forks are the process' own, too
     with _early.closed():

@@ -23,7 +23,7 @@ of tasks. A worker sets the variable for the processes that it starts."""
 
 
 def preload() -> None:
-    """Import the module that the environment variable RQ_CORE_PRELOAD names. Do nothing if it is not set."""
+    """Import the module that the environment variable RQ_CORE_PRELOAD names. Do nothing if the variable is not set."""
     if module := os.environ.get(PRELOAD_VARIABLE):
         importlib.import_module(module)
 
@@ -75,7 +75,7 @@ def broken_target(module: str, error: BaseException) -> TargetBroken:
 def _where(error: BaseException) -> str:
     """Return the file and line of an import error, in the user's own code.
 
-    This is the innermost frame outside Python's library and outside installed packages.
+    This is the innermost place outside Python's library and outside installed packages.
     """
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{error.filename}:{error.lineno}"

@@ -47,7 +47,7 @@ AuditPayload = Literal["digest", "full"]
 
 
 def spec_max(audit_payload: str) -> int:
-    """Return how many bytes of a job's JSON the audit log keeps at most, for a value of ``audit_payload``.
+    """Return the maximum size, in bytes, of a job's JSON that the audit log keeps with this value of ``audit_payload``.
 
     Raises InvalidOption for an unknown value.
     """
@@ -115,8 +115,8 @@ class Producer:
         self._make_id = JobIds() if ids is None else _checked(ids)
         self._spec_max = spec_max(audit_payload)
         self._spec_max_of: dict[str, int] = {}
-        """By queue, for queues with an ``audit_payload`` of their own: the maximum number of bytes of a job's JSON in
-        its ``enqueued`` event."""
+        """For each queue with an ``audit_payload`` of its own: the maximum number of bytes of a job's JSON in the job's
+        ``enqueued`` event."""
         self.declared = Declared()
         """The caps, rates, fairness and settings that the code declares."""
         self.surroundings = Surroundings()
@@ -127,13 +127,13 @@ class Producer:
     def outgoing(self, function: OutgoingFunction, /) -> OutgoingFunction:
         """Let a function add headers to the jobs of this app before they are sent: ``@app.outgoing``.
 
-        Each call that sends jobs calls ``function`` once, with an Outgoing: an enqueue, an enqueue_many, an insert into
-        an inbox, a page of copies, or the children of a map. ``function`` returns a mapping of headers, or None.
-        Headers that the caller has given do not change. If all headers together are too long, the longest added headers
-        are left out. If ``function`` raises an exception, nothing is sent, and the caller gets the exception.
+        ``function`` is called with an Outgoing, once for each call that sends jobs: an enqueue, an enqueue_many, an
+        insert into an inbox, a page of copies, or the children of a map. ``function`` returns a mapping of headers, or
+        None. Headers that the caller has given do not change. If all headers together are too long, the longest added
+        headers are left out. If ``function`` raises an exception, nothing is sent, and the caller gets the exception.
 
-        ``function`` is not called for the jobs of schedules, since workers declare them repeatedly and they must stay
-        the same. Raises InvalidOption if ``function`` cannot be called.
+        ``function`` is not called for the jobs of schedules: workers declare a schedule repeatedly, and its job must
+        stay the same. Raises InvalidOption if ``function`` cannot be called.
         """
         given: object = function
         if not callable(given) or inspect.iscoroutinefunction(given):
@@ -194,11 +194,11 @@ class Producer:
 
     @property
     def client(self) -> Client:
-        """The synchronous client; its first use makes it."""
+        """The synchronous client, made at its first use."""
         return self.connections.client
 
     def async_client(self) -> AsyncClient:
-        """Return the running event loop's client; its first use makes it."""
+        """Return the running event loop's client. It is made at its first use."""
         return self.connections.async_client()
 
     def wake_relay(self, *queues: str) -> None:

@@ -53,7 +53,8 @@ class QueueProducer(ManyProducer):
           value in turn, in proportion to the value's weight. The numbers of waiting jobs do not matter. False switches
           fairness off.
         - ``weights``: the weights by value. A value without an entry has the weight 1.
-        - ``audit_payload``: replaces the App's option for jobs that this app enqueues into the queue, at once.
+        - ``audit_payload``: replaces the App's option for jobs that this app enqueues into the queue. It takes effect
+          at once.
 
         Raises InvalidName or InvalidOption.
         """
@@ -108,7 +109,7 @@ class QueueProducer(ManyProducer):
         return refused
 
     def apply_settings(self) -> None:
-        """Write the settings, limits and policies that the code declares to the server. A starting worker does the
+        """Write to the server the settings, limits and policies that the code declares. A starting worker does the
         same.
 
         Raises ServerUnavailable, ServerUnsuitable.
@@ -135,8 +136,8 @@ class QueueProducer(ManyProducer):
     ) -> CapChange:
         """Change a limit in the running system, at once and for every worker. Return the change.
 
-        - ``scope``: queue, task=NAME, a family of keys (send.tenant, or the cap's name), or one key (send.tenant=acme).
-          A limit for a family holds for each of its keys separately.
+        - ``scope``: ``queue``, ``task=NAME``, a family of keys (``send.tenant``, or the cap's name), or one key
+          (``send.tenant=acme``). A limit for a family holds for each of its keys separately.
         - ``limit``: 0 stops the scope, and None removes the limit. A lower limit does not stop jobs that run. "code"
           restores the limit that code declares; for one key, it restores the family's limit. For a rate, a number is
           the number of claims per window, and the window does not change.
@@ -186,7 +187,8 @@ class QueueProducer(ManyProducer):
           called.
 
         If a pause in force ends later than the new pause would, nothing changes. After the pause, the jobs of a rate
-        begin one after the other, and a breaker awaits a probe. Raises InvalidOption.
+        begin one after the other. The jobs of a breaker wait until one of them, the probe, has succeeded. Raises
+        InvalidOption.
         """
         client, ms = self.client, None if after is None else max(1, ms_of("after", after))
         return client.run(client.calls.pauses.pause(queue, scope, for_ms=ms, by=by, why=reason))
@@ -222,7 +224,8 @@ class QueueProducer(ManyProducer):
     def caps(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
         """Return the states of at most ``limit`` scopes of a queue.
 
-        First come the scopes with limits of their own, then the keys that jobs use, then the weights of a fair queue.
+        The list begins with the scopes that have limits of their own. The scopes of keys that jobs use follow, and then
+        the weights of a fair queue.
         """
         check_whole("limit", limit, 1, LIST_MAX)
         client = self.client

@@ -200,7 +200,7 @@ def _check_aliases(
 
 
 def with_caps_of(unique: object, caps: Sequence[Cap | Rate]) -> Sequence[Cap | Rate]:
-    """Return the caps of a task, and the cap that a Latest adds."""
+    """Return the caps of a task, including the cap that the rule Latest adds if ``unique`` is a Latest."""
     brought = getattr(unique, "caps", ())
     if not isinstance(caps, list | tuple):
         return caps  # ``add_task`` refuses it.
@@ -221,7 +221,7 @@ def check_unique(
 
 
 def check_isolation(isolation: object, max_memory: object) -> None:
-    """Raise InvalidOption for an invalid isolation or max_memory. ``max_memory`` needs an isolation."""
+    """Raise InvalidOption for an invalid isolation or max_memory, and for a max_memory without an isolation."""
     if isolation not in (None, "process"):
         raise InvalidOption.of("isolation", isolation, 'must be "process" or None')
     if max_memory is None:

@@ -40,8 +40,8 @@ class ScheduleOptions(TypedDict, total=False):
       new job replaces an earlier job that waits, and an earlier job that runs is asked to stop.
     - ``catch_up`` says what happens if instants have passed while no worker ran. "latest" (the default) enqueues one
       job for the latest of these instants. "skip" does the same only if the latest instant is at most 60 s late.
-    - ``grace``, in seconds or a timedelta, is how late the job of an instant may be enqueued, at most. It holds for
-      "latest" and for "skip".
+    - ``grace``, in seconds or a timedelta, is the maximum time after an instant at which the instant's job may still be
+      enqueued. It holds for "latest" and for "skip".
     """
 
     cron: str | None
@@ -59,7 +59,7 @@ class SchedulesStored(NamedTuple):
     changed: tuple[str, ...] = ()
     """Schedules that are new, or whose rule or job has changed."""
     same: tuple[str, ...] = ()
-    """Schedules that were stored before in the same form."""
+    """Schedules that were already stored in the same form."""
     conflicts: tuple[str, ...] = ()
     """Schedules that the queue refused to change."""
 
@@ -76,8 +76,9 @@ class ScheduleProducer(QueueProducer):
         """Declare a schedule that enqueues ``job`` again and again. Make ``job`` with task.job(…) or app.job(…).
 
         This method sends nothing to Redis. Workers store the schedules of their code when they start, and every hour.
-        Code never replaces a schedule that an operator set in the running system. When no code declares a schedule any
-        more, it stops after three hours. See ScheduleOptions for the options. Raises InvalidOption.
+        Code never replaces a schedule that an operator set in the running system. A schedule that code declared stops
+        three hours after a worker has declared it for the last time. See ScheduleOptions for the options. Raises
+        InvalidOption.
         """
         made = declaration_of(name, job, options)
         known = self._scheduled.setdefault(job.queue, {})
@@ -117,7 +118,7 @@ class ScheduleProducer(QueueProducer):
         return {queue: tuple(names) for queue, names in self._scheduled.items()}
 
     def spec_max_in(self, queue: str) -> int:
-        """Return how many bytes of a job's JSON the audit log keeps at most, in this queue."""
+        """Return the maximum size, in bytes, of a job's JSON that the audit log keeps in this queue."""
         return self._spec_max_of.get(queue, self._spec_max)
 
     @property
@@ -173,7 +174,7 @@ class ScheduleProducer(QueueProducer):
         reason: str = "",
         by: str | None = None,
     ) -> SchedulesStored:
-        """Store schedules now. Each is a tuple (name, job, options); for example, one for each tenant.
+        """Store schedules now, for example one for each tenant. Each item is a tuple (name, job, options).
 
         The schedules hold until they are changed or removed. Declarations in code do not affect them. A second call
         with the same schedules changes nothing. Raises InvalidOption, ServerUnavailable, OutcomeUnknown, QueueFull.

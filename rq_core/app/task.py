@@ -69,7 +69,7 @@ class PreparedTask(Generic[P, R]):
         self.returned = returned
         self.options = options
         self.placing = app.declared.placing(name, options.queue)
-        """The placing that assigns lanes to the task's jobs."""
+        """The Placing, which assigns a lane to each of the task's jobs."""
         self._profile = options.profile(name)
         app.declared.check_queue(name, options.queue)
         self.placing.check_delay(options.delay_ms, options.due_ms)
@@ -87,7 +87,8 @@ class PreparedTask(Generic[P, R]):
     def with_options(
         self, *, queue: str | None = None, **options: Unpack[EnqueueOptions]
     ) -> PreparedTask[P, R]:
-        """Return this task with other options. They hold for jobs that are enqueued through the returned object.
+        """Return this task with other options. These options hold for jobs that are enqueued through the returned
+        object.
 
         Raises InvalidName or InvalidOption. Raises InvalidTask if results should be kept and JSON cannot express them.
         """
@@ -135,8 +136,8 @@ class PreparedTask(Generic[P, R]):
         """Enqueue a job with these arguments, and return the job's handle. See enqueue. Concurrent calls share round
         trips.
 
-        If the caller is cancelled after the call was sent, the job is enqueued nevertheless. If the caller is cancelled
-        before, no job is enqueued.
+        If the caller is cancelled before the call is sent to Redis, no job is enqueued. If the caller is cancelled
+        later, the job is enqueued nevertheless.
         """
         job = self.job(*args, **kwargs)
         if self.app.outgoing_functions:
@@ -198,7 +199,7 @@ class Task(PreparedTask[P, R]):
         self.isolation = isolation
         self.max_memory = max_memory
         self.steps = steps
-        """The steps that make the values of the function's dependencies, by parameter; usually empty."""
+        """The calls of providers that make the values of the function's dependencies, by parameter; usually empty."""
         self.aliases = aliases
         """Other task names whose jobs this task runs."""
         self.batch = batch

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class Draft:
     """A job that is being made, from the name of its task.
 
-    If the app lacks the task, the caller may first have to read the task's policy from the queue.
+    If the app lacks the task, the caller may first have to read the task's policy (the options and caps that workers
+    have registered) from the queue.
     """
 
     __slots__ = (
@@ -65,8 +66,8 @@ class Draft:
         self._values: Mapping[str, Any] | None = None
         """The validated arguments; None if this process lacks the task's code."""
         self.placing: Placing | None
-        """The placing that assigns the job's lane; None if the caller must first read the task's policy from the queue
-        (see read)."""
+        """The Placing, which assigns the job's lane. None if the caller must first read the task's policy from the
+        queue (see read)."""
         given = {} if args is None else args
         if known is None:
             self._args_json = dump_untyped(task, given)

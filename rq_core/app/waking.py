@@ -1,5 +1,5 @@
-"""Wakes a relay of the inbox after a commit. A thread pushes a token, the name of a queue with new rows, into a list in
-Redis.
+"""Wakes a relay of the inbox after a commit. A thread pushes tokens into a list in Redis. Each token is the name of a
+queue with new rows in the inbox.
 
 If the push fails, the relay finds the rows a little later.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rq_core.protocol.engine.plan import Plan
 
 PATIENCE: Final = Patience(unsent=0.05, unknown=0.05)
-"""Maximum seconds for sending a token. A token that comes later is useless, since by then the relay has looked into the
+"""Maximum seconds for sending a token. A later token would be useless, since the relay has by then looked into the
 database by itself."""
 TOKENS_MAX: Final = 16
 """Maximum number of tokens in the list while no relay takes them."""

@@ -113,15 +113,14 @@ class Client:
     def place(self, queue: str) -> object:
         """Return an object that identifies the server of a queue.
 
-        Queues with equal objects have the same server: send their calls together.
+        Queues with equal objects have the same server, so a caller can send the calls of these queues together.
 
         None: there is only one server, or the queue's server is not known yet.
         """
         return self._transport.place(queue_keys(queue, self.prefix)("meta"))
 
     def new_connection(self, queue: str, kind: Callable[[Any], L]) -> L | None:
-        """Return a new connection to the server that has a queue. It is not open yet. None: the server is not known
-        yet."""
+        """Return a new connection, not open yet, to the server that has a queue. None: the server is not known yet."""
         return self._transport.new_connection(queue_keys(queue, self.prefix)("meta"), kind)
 
     def is_current(self, connection: Connection) -> bool:
@@ -139,7 +138,8 @@ class Client:
         self.close()
 
     def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:
-        """Wait up to ``seconds`` until an outbox has an entry after ``last``. Return the queues with such an entry.
+        """Wait up to ``seconds`` until a queue's outbox has an entry after the one in ``last``. Return the queues with
+        such an entry.
 
         ``last``: queue → outbox id. Raises Unsent, Lost or ReplyError of rq_core.protocol.engine.plan.
         """

@@ -189,7 +189,7 @@ class ClusterTransport(_Nodes[PoolTransport]):
         raise ReplyError("TRYAGAIN its slot keeps moving")
 
     def new_connection(self, key: str, kind: Callable[[Any], L]) -> L | None:
-        """Return a new connection to the node that has a key. It is not open yet. None: the node is not known yet."""
+        """Return a new connection, not open yet, to the node that has a key. None: the node is not known yet."""
         node = self._routing.node_of(key)
         return None if node is None else self._to(node).new_connection(key, kind)
 
@@ -254,7 +254,9 @@ class AsyncClusterTransport(_Nodes[AsyncPoolTransport]):
         raise ReplyError("TRYAGAIN its slot keeps moving")
 
     def pool_of(self, key: str) -> AsyncPoolTransport | None:
-        """Return the transport to the node that has a key. It follows no slot that moves. None: no node is known."""
+        """Return the transport to the node that has a key; None: no node is known. If the key's slot moves to another
+        node, the transport does not follow.
+        """
         node = self._routing.node_of(key)
         return None if node is None else self._to(node)
 

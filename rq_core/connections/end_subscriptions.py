@@ -1,8 +1,9 @@
 """Checks jobs for which clients wait, and subscribes to messages about their ends. Each server has one connection.
 
-A check sends two requests in one write. The first subscribes to the queue's channel, unless the connection already
-does. The second asks which of the jobs have ended. A check fails without a connection, without the right to subscribe,
-or if the slot has moved. Then :mod:`rq_core.connections.wait_thread` checks the jobs with ordinary commands.
+A check sends two requests in one write. The first request subscribes to the queue's channel, unless the connection is
+already subscribed. The second asks which of the jobs have ended. A check fails without a connection, without the right
+to subscribe, or if the slot has moved. Then :mod:`rq_core.connections.wait_thread` checks the jobs with ordinary
+commands.
 """
 
 from __future__ import annotations
@@ -104,8 +105,9 @@ class HearingConnection(Connection):
         self._reader.feed(data)
 
     def _read(self) -> None:
-        """Read all bytes that have arrived, without waiting. Bytes that TLS has decrypted do not make the socket
-        readable."""
+        """Read all bytes that have arrived, without waiting. No byte may be left: bytes that TLS has already decrypted
+        do not make the socket readable.
+        """
         self._socket.settimeout(0)
         while True:
             while (message := self._reader.gets()) is not PENDING:
@@ -162,7 +164,7 @@ class Deafness:
 
     def __init__(self) -> None:
         self.until: dict[str, float] = {}
-        """Queue → clock time from which it may be subscribed again."""
+        """Queue → clock time from which this process may subscribe to the queue again."""
         self.warned: set[str] = set()
         """The texts of the warnings that were logged: each is logged once, for the first queue that it concerns."""
 
@@ -290,7 +292,8 @@ class Listener:
         return found
 
     def _ask(self, ear: _Ear, queue: str, pages: Sequence[Sequence[str]]) -> list[Any] | None:
-        """Send the checks of a queue's jobs and return the replies. Subscribe to the queue first, unless that is done.
+        """Send the checks of a queue's jobs and return the replies. Subscribe to the queue first, unless there is a
+        subscription.
 
         Return None if the server refuses the subscription or a check.
         """

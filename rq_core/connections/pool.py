@@ -2,7 +2,7 @@
 
 redis-py makes the connections. Its own pools lock, retry, record metrics and dispatch events for each exchange. That
 was half of Python's work in an exchange. This pool keeps objects of :mod:`rq_core.connections.connection`, and connects
-each when a caller takes it.
+an object when a caller takes it.
 
 The URL limits the number of connections; recent redis-py allows 100 if the URL has no limit. If all are in use, callers
 wait in a queue. A caller fails when the queue has not moved for a while.
@@ -87,7 +87,7 @@ class Pool:
         return self._sentinels.primary != connection.address
 
     def new_connection(self, kind: Callable[[Any], L]) -> L:
-        """Return a new connection outside the pool. It is not open yet."""
+        """Return a new connection, not open yet, that does not belong to the pool."""
         return kind(self._source)
 
     def give_back(self, connection: Connection) -> None:

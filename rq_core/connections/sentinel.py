@@ -3,7 +3,8 @@
     redis+sentinel://host:26379,other:26379/mymaster?db=0&sentinel_password=…
 
 User and password before the hosts are for the Redis servers; ``sentinel_username`` and ``sentinel_password`` are for
-the sentinels. ``rediss+sentinel://`` uses TLS for both. All other options are redis-py's own.
+the sentinels. ``rediss+sentinel://`` uses TLS for the servers and for the sentinels. All other options are redis-py's
+own.
 
 Sentinel's answer may be older than a failover. So a server counts as the primary only if its command ROLE confirms
 this. Until then no connection can be made, and callers wait as in any outage.
@@ -44,7 +45,7 @@ ANSWER_WITHIN_S: Final = 1.0
 """Seconds after which the next sentinel is asked: each dead sentinel delays a connection by this time."""
 
 LOOK_EVERY_S: Final = 1.0
-"""Seconds between two requests for the primary's address while connections to it are used."""
+"""Seconds between two requests for the primary's address while connections to the primary are used."""
 LOOK_LATER_S: Final = 10.0
 """Seconds until the next request, once as many requests in a row have failed as there are sentinels. Dead sentinels
 must not delay callers of a primary that works."""
@@ -224,7 +225,7 @@ class Sentinels:
         return [each for each in self._order if each != sentinel]
 
     def _made(self, sentinel: Address) -> redis.Connection:
-        """Return a new connection of redis-py to a sentinel. It is not open yet."""
+        """Return a new connection of redis-py, not open yet, to a sentinel."""
         kind = redis.SSLConnection if self.options.get("ssl") else redis.Connection
         return kind(host=sentinel[0], port=sentinel[1])
 
@@ -356,7 +357,7 @@ def parse_sentinel_url(
 ) -> tuple[str, dict[str, Any]]:
     """Return a URL and options with which redis-py's pool reaches the primary. The host in the URL has no meaning.
 
-    Raises ValueError. Its text continues the words "must be a URL".
+    Raises ValueError. The error's text continues the words "must be a URL".
     """
     parts = urlsplit(url)
     tls = parts.scheme.startswith("rediss")

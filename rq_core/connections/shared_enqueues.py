@@ -60,8 +60,9 @@ class _Shared:
         self._sent = True
 
     def give_up(self, future: asyncio.Future[Accepted]) -> None:
-        """Handle the cancellation of a caller. If the call is not sent yet, interrupt it: it is built again without the
-        job."""
+        """Handle the cancellation of a caller. If the call is not sent yet, interrupt the attempt to send it. The call
+        is then built again without the caller's job.
+        """
         ours = any(waiting.future is future for waiting in self.each)
         if ours and self._sender is not None and not self._sent and not self._interrupted:
             self._interrupted = True
@@ -115,8 +116,9 @@ class SharedEnqueues:
     def __init__(
         self, enqueue: Enqueue, run: Callable[[Call[Accepted], Through], Awaitable[Accepted]]
     ) -> None:
-        """``run`` carries out a call. It must carry out each step of the call's plan with the ``Through`` that it
-        receives."""
+        """``run`` carries out a call. For each step of the call's plan, ``run`` must use the ``Through`` that it
+        receives.
+        """
         self._enqueue = enqueue
         self._run = run
         self._in_flight = 0
@@ -179,7 +181,7 @@ class SharedEnqueues:
             self._in_flight -= 1
 
     def next_batch(self) -> list[_Waiting]:
-        """Remove the jobs of the next call from ``waiting``, all of one queue, and return them.
+        """Remove from ``waiting`` the jobs of the next call, which are all of one queue. Return these jobs.
 
         If the result is empty, the tasks with calls under way also send the jobs that wait. No two jobs with the same
         id are under way at once. So each outcome belongs to one job, and the first job with an id is accepted.

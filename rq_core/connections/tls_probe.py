@@ -1,8 +1,8 @@
 """Finds out whether a port and the URL disagree about TLS.
 
 The failed connection does not show this. A port with TLS resets a connection without TLS. A port without TLS takes the
-TLS handshake for a command and waits for its end. So the probe opens a second connection. If the URL asks for TLS, the
-probe sends a command without TLS; if not, it begins a TLS handshake.
+TLS handshake for a command and waits for the end of this command. So the probe opens a second connection. If the URL
+asks for TLS, the probe sends a command without TLS; if not, it begins a TLS handshake.
 """
 
 from __future__ import annotations

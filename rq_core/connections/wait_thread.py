@@ -2,7 +2,8 @@
 
 The thread has its own connection to each server. It receives messages about ends
 (:mod:`rq_core.connections.end_subscriptions`), and also checks the jobs from time to time. It starts with the first
-wait, and ends when it has had no wait for LINGER_S. Threads and event loops share it. A forked child starts its own.
+wait, and ends when it has had no wait for LINGER_S. All threads and event loops of a process share this thread. A
+forked child starts a thread of its own.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ class Waiter:
     def _begin_process(self) -> None:
         self._lock = threading.Lock()
         self._round: _Round | None = None
-        """The round of the thread that takes over new waits; None: the next wait starts a thread. An earlier thread
-        may then still be ending."""
+        """The _Round of the thread that takes over new waits. None: the next wait starts a thread, although an earlier
+        thread may still be ending."""
         self._thread: threading.Thread | None = None
         self._waits: Waits | None = None
         """The waits of the thread that started last."""
@@ -92,7 +93,7 @@ class Waiter:
     def begin(self, *waits: JobWait) -> None:
         """Begin waits. The waiter's thread calls each wait's ``tell``, which must not block.
 
-        Set a wait's ``over`` to give it up. Raises RuntimeError if the process can start no thread.
+        To give a wait up, set its ``over``. Raises RuntimeError if the process can start no thread.
         """
         if not waits:
             return
@@ -214,7 +215,7 @@ class Waiter:
             waits.missed(queue, now)
 
     def _leave(self, waits: Waits, listener: Listener, quiet: dict[str, float], now: float) -> bool:
-        """Unsubscribe from queues that have had no wait for QUIET_S seconds. Return whether there were any."""
+        """Unsubscribe from queues that have had no wait for QUIET_S seconds. Return whether there were such queues."""
         left = listener.subscribed() - waits.queues()
         for queue in quiet.keys() - left:
             del quiet[queue]

@@ -14,8 +14,8 @@ sorted set.
 - ``snapshot``: a snapshot of a queue, parsed.
 - ``log``: the events of the outbox, and of an audit database if there is one.
 - ``image``: the keys and members that a queue should have.
-- ``lane_positions``: the positions that its lanes should have.
-- ``rate_check``: the times that its rates should have.
+- ``lane_positions``: the positions that the queue's lanes should have.
+- ``rate_check``: the times that the queue's rates should have.
 - ``result_check``: the contents that ``results`` and ``returned`` should have.
 - ``box_check``: the contents that the boxes of durable jobs should have.
 - ``box_faults``: compares these boxes with the log.

@@ -20,7 +20,7 @@ from rq_core.model.unique_names import digest_of
 MENDED_MAX: Final = 100
 """Maximum number of members of a box that one call of a repair corrects."""
 MENDED_BYTES: Final = 2 * 1024 * 1024
-"""Maximum number of bytes of these members, old and new, so that no call blocks the server for 10 ms."""
+"""Maximum number of bytes of the old and new texts of these members, so that no call blocks the server for 10 ms."""
 SHOWN_MAX: Final = 5
 """Maximum number of differences that a finding names."""
 
@@ -41,7 +41,7 @@ class BoxFaults(NamedTuple):
     is_part: bool = False
     """True if ``members`` has only some of the members that differ. The next call of the repair corrects others."""
     untold: int = 0
-    """Number of members that have no event in the log, if an audit database may lack their events."""
+    """Number of members that have no event in the log. They are counted only if an audit database may lack events."""
 
 
 class _Box:
@@ -127,9 +127,10 @@ class _Box:
 def box_faults(
     boxes: Mapping[str, LoggedBox], found: Mapping[str, str], owners: Mapping[str, str]
 ) -> Iterator[BoxFaults]:
-    """Yield the boxes that differ from the log. ``boxes``: life (id) of a box → box according to the log.
+    """Yield the faults of each box that differs from the log, or that has members whose events the log may lack.
 
-    ``found``: the members of the key ``boxes`` in Redis. ``owners``: life of a box → id of its job.
+    ``boxes``: life (id) of a box → box according to the log. ``found``: the members of the key ``boxes`` in Redis.
+    ``owners``: life of a box → id of the box's job.
     """
     texts: defaultdict[str, dict[str, str]] = defaultdict(dict)
     if boxes:
@@ -170,9 +171,9 @@ def box_faults(
 
 
 def trusted_faults(faults: Sequence[BoxFaults], distrust: Distrust) -> dict[str, BoxFaults]:
-    """Return life (id) of a box → its differences.
+    """Return life (id) of a box → the box's differences.
 
-    If the log's events about a box must not be copied, the box is not mendable.
+    If ``distrust`` says that the log's events about a box must not be copied, the box is marked as not mendable.
     """
     mended = {
         fault.job_id: None in fault.members.values()
@@ -211,7 +212,7 @@ def corrected(
 def _first_part(
     members: Mapping[str, str | None], found: Mapping[str, str]
 ) -> dict[str, str | None]:
-    """Return the members that one call may correct. After this part, the box has no new gap in its numbers.
+    """Return the members that one call may correct. The corrections make no new gap in the numbers of the box.
 
     Members with a true text come first, in order. Then come members that the log does not have, the last one first.
     """
@@ -252,7 +253,7 @@ def _leaves_hole(box: _Box, numbers: set[int], mark: str) -> bool:
 
 
 def _is_complete(box: LoggedBox) -> bool:
-    """Return whether the log has all entries of a box, and no signal for it.
+    """Return whether the log has all entries of a box, and no signal for the box.
 
     `rq-core audit restore` puts back a lost box that has signals.
     """
@@ -266,7 +267,10 @@ def _numbers(texts: Mapping[str, str], mark: str) -> set[int]:
 
 
 def _values(text: str | None, message: int | None, texts: Mapping[str, str]) -> list[str]:
-    """Return the values in Redis that may be a member's value: its own, and that of the signal that its wait took."""
+    """Return the values in Redis that may be the value of a member.
+
+    These are the value in the member's ``text`` and, for a wait that took signal ``message``, the signal's value.
+    """
     own = (text or "").partition("\n")
     signal = None if message is None else signal_in(texts.get(f">{message}"))
     values = [own[2] if own[1] else None, None if signal is None else signal.value]

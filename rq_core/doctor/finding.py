@@ -24,12 +24,12 @@ class Kind(StrEnum):
     SPEC_DIFFERS = "spec_differs"
     """A live job whose task, arguments or timeout differ from those with which it was enqueued."""
     NO_LINE = "no_line"
-    """The arguments of a job without a state line. The outbox does not show the job's state either."""
+    """Redis has a job's arguments and lacks its state line, and the outbox does not show the job's state either."""
     NO_BOX = "no_box"
     """A durable job that has lost what its steps had saved."""
     BOX_DIFFERS = "box_differs"
-    """A durable job whose box differs from the log: in an entry, in a signal, or in a value that differs from its
-    digest."""
+    """A durable job whose box differs from the log in an entry or a signal, or has a value that does not match the
+    digest beside the value."""
     NO_SIGNAL = "no_signal"
     """A durable job that has lost a signal; the log does not have the signal's value."""
     RIPE = "ripe"
@@ -59,8 +59,8 @@ class Kind(StrEnum):
 
 
 class Edit(NamedTuple):
-    """One change of one member of one key, with the value that the member must still have. repair.lua carries it
-    out."""
+    """One change of one member of one key. repair.lua makes the change only if the member still has the value
+    ``was``."""
 
     key: str
     """A key of the queue; or `line` (a job's state line), or `head` (the first member of `waiting` in a lane)."""
@@ -94,7 +94,7 @@ class Finding:
     """Number of jobs that were alive according to the log, if Redis has lost the whole queue."""
 
     is_part: bool = False
-    """True if ``edits`` repair a part, and the next look at the queue finds the rest."""
+    """True if ``edits`` repair only a part of the difference. The next examination of the queue finds the rest."""
 
     @property
     def mendable(self) -> bool:

@@ -21,8 +21,8 @@ class Place(NamedTuple):
 
     @property
     def tag(self) -> int:
-        """The order within the priority: the place in line of the lane's first job, or a virtual time in a fair
-        queue."""
+        """The order within the priority: the place in line of the lane's first job or, in a fair queue, a virtual
+        time."""
         return self.order % scopes.RANK
 
     @classmethod
@@ -80,7 +80,8 @@ def _can_be(view: View, lane: str, place: Place, head: int) -> bool:
 def kept_waiting(
     view: View, found: Mapping[str, Place], held: Mapping[str, int]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (lane, scope) for each blocked lane whose scope has room, but which no event would open.
+    """Yield (lane, scope) for each lane that this scope blocks, although the scope has room and no event would open the
+    lane.
 
     I10: a scope with room may block a lane only in two cases: an open lane has the scope, too, or a claim checks the
     scope at a known time. ``held``: scope → number of holders.

@@ -1,7 +1,7 @@
 """Finds the signals that the log has and a box lacks.
 
 A script that breaks off may have logged a signal and not written it into the box. The log has the signal's value if the
-sender keeps values there (``audit_payload="full"``) and a mirror reads the log.
+sender keeps values in the log (``audit_payload="full"``) and a mirror reads the log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def lost_signals(
     """Yield, for each job, the signals that the log has and Redis lacks.
 
     ``found``: the members of the key ``boxes``. ``owners``: life (id) of a box → id of its job. ``began``: the ids of
-    jobs whose whole log is known.
+    jobs that began in an entry of the log after which no entry is missing.
     """
     for life, job_id in owners.items():
         box = boxes.get(life)
@@ -63,7 +63,8 @@ def lost_signals(
 
 
 def trusted_signals(lost: Sequence[LostSignals], distrust: Distrust) -> list[LostSignals]:
-    """Return the lost signals. A job whose events in the log must not be copied gets no members to write back."""
+    """Return ``lost``. If ``distrust`` says that a job's events must not be copied from the log, the job's LostSignals
+    names the reason and has no members, so no signal is written back."""
     doubts = distrust({each.job_id: False for each in lost}) if lost else {}
     return [
         each._replace(members={}, distrusted=doubts[each.job_id]) if each.job_id in doubts else each

@@ -13,11 +13,11 @@ from rq_core.model.table.machine import CLAIMED_STATES
 
 
 def kept_rates(view: View) -> Iterator[tuple[str, str, int | None]]:
-    """Yield (scope, value, time) of each rate: its value in ``rates``, and the time (Unix ms) from which on it may be
-    forgotten.
+    """Yield (scope, value, time) for each rate: the value that the rate should have in ``rates``, and the time (Unix
+    ms) from which on the rate may be forgotten.
 
-    A time of None: each time is right. A lost value is derived from the time, and a lost time from the value. A rate
-    that counts a unit may owe more than its burst, so its value has no bound.
+    None as the time: any time is right. A lost value is derived from the time, and a lost time from the value. A rate
+    that counts a unit may owe more than its burst, so the value of such a rate has no bound.
     """
     rates, marks = view.snapshot["rates"], view.snapshot["expiring"]
     spent = {mark.partition("|")[2] for mark in marks if mark.startswith("rate|")}
@@ -72,7 +72,7 @@ def _breaker_entry(view: View, scope: str) -> BreakerEntry | None:
 def _as_logged(
     view: View, scope: str, entry: BreakerEntry | None, logged: BreakerEntry | None
 ) -> BreakerEntry | None:
-    """Return the entry of a scope. If the entry differs from the log, return the entry that follows from the log."""
+    """Return the stored entry of a scope. If it differs from the log, return the entry that follows from the log."""
     latest_ms, window_ms = view.latest_ms or 0, view.limit(scope).window_ms or 0
     if logged is not None and logged.until_ms is not None:
         if logged.until_ms + KEPT_MS <= latest_ms:
@@ -123,7 +123,11 @@ def breaker_reason(view: View, scope: str) -> str:
 
 
 def _within_cooldown(entry: BreakerEntry, latest_ms: int | None) -> BreakerEntry:
-    """Return the entry of a breaker with its times moved, if the clock went back to ``latest_ms``."""
+    """Return the entry of a breaker, with corrected times if the clock of Redis went back.
+
+    The clock went back if the entry was written after ``latest_ms`` (Unix ms). The difference is then subtracted from
+    all times in the entry, so that a pause does not become longer.
+    """
     if latest_ms is None or entry.at_ms <= latest_ms:
         return entry
     back = entry.at_ms - latest_ms
@@ -133,7 +137,8 @@ def _within_cooldown(entry: BreakerEntry, latest_ms: int | None) -> BreakerEntry
 
 
 def _within_pause(spent: Spent, limit: Limit, latest_ms: int | None) -> Spent:
-    """Return the stored value of a rate, with its pause cut to the longest that a handler may ask for."""
+    """Return the stored value of a rate. If no operator made its pause, the pause is cut to the longest pause that a
+    handler may ask for, counted from ``latest_ms``."""
     if (
         latest_ms is None
         or spent.paused_ms is None

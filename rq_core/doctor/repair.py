@@ -19,11 +19,11 @@ from rq_core.protocol.engine.queue_check import check_layout
 CHUNK: Final = 125
 """Approximate number of members that one call reads or edits, so that no call blocks the server for 10 ms."""
 CHUNK_BYTES: Final = 2 * 1024 * 1024
-"""Approximate number of bytes of the members, old and new, of one call."""
+"""Approximate number of bytes of the old and new values of members in one call."""
 PARTS_MAX: Final = 200
-"""Maximum number of further rounds for boxes that are repaired in parts. A box has at most 10,000 entries."""
+"""Maximum number of rounds of repair that repair parts of boxes. A box has at most 10,000 entries."""
 PASSES: Final = 3
-"""Maximum number of rounds of repair for a queue that workers change meanwhile."""
+"""Maximum number of other rounds of repair, for a queue that workers change meanwhile."""
 WHY: Final = "doctor"
 """The reason in the log for jobs that a repair has woken."""
 LOOKS: Final = 3
@@ -55,7 +55,7 @@ def examine(
 ) -> list[Finding]:
     """Return the findings of a snapshot, which has the form of Evidence.snapshot.
 
-    ``keys``: the key names for commands that an operator types. ``log``: without it, the log is read from the
+    ``keys``: the key names that findings show in commands for operators. ``log``: without it, the log is read from the
     snapshot's outbox. ``now_ms``: Redis' time after the snapshot (Unix ms); without it, times too far ahead are not
     found.
     """
@@ -78,7 +78,7 @@ def diagnose(
     audit: Audit | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Finding]:
-    """Return the findings of a queue. This changes nothing. ``audit`` also reads an audit database.
+    """Return the findings of a queue, without changing the queue. With ``audit``, an audit database is read, too.
 
     If the only finding is a missing wake token, the queue is read again: perhaps a worker has taken the token and is
     about to claim. Raises QueueDamaged if a key has the wrong type, LayoutMismatch if this release cannot read the
@@ -134,7 +134,7 @@ def repair(
     harm.
 
     A member that another client has changed since the doctor read it is examined again, not edited. ``by`` is written
-    into the log. ``audit`` also reads an audit database. Raises the errors of Client.run.
+    into the log. With ``audit``, an audit database is read, too. Raises the errors of Client.run.
     """
     found = list(findings)
     passes = parts = 0

@@ -154,7 +154,7 @@ def _schedule(
     *,
     has_all: bool,
 ) -> Iterator[tuple[Kind, str]]:
-    """Yield the problems of one schedule: in its line and rule, in its job, and in comparison with the log."""
+    """Yield (kind, sentence) for each problem of a schedule: in its entry, in its job, or a difference from the log."""
     is_known = logged is not None and logged.state
     if entry is None and packed is None:
         if logged is not None and is_known:
@@ -196,10 +196,10 @@ def _schedule(
 
 
 def _moved_on(entry: str | None, logged: LoggedSchedule | None) -> str | None:
-    """Return a schedule's entry with the log's next instant; None if anything else differs, or the instant is not
-    later.
+    """Return a schedule's entry with the log's next instant.
 
-    The entry lags behind if a script failed after it had appended its event.
+    None: the entry also differs from the log in another field, or the log's instant is not later than the entry's. The
+    entry has an earlier instant than the log if a script failed after it had appended its event.
     """
     with suppress(ValueError):
         schedule = Schedule.parse(entry or "")

@@ -21,17 +21,17 @@ class ShownMembers(NamedTuple):
     chunks: tuple[str, ...]
     """The fields of the job's chunks that are there."""
     until_ms: int | None
-    """The time of the job's mark in ``expiring``; None: it has no mark."""
+    """The time (Unix ms) of the job's mark in ``expiring``; None: the job has no mark."""
 
 
 def shown_members(
     found: Mapping[str, str], jobs: Container[str], *, is_fuzzy: bool
 ) -> Iterator[ShownMembers]:
-    """Yield the expected members of each job in ``found``, the fields of ``shown``. ``jobs``: the ids of all jobs in
-    Redis.
+    """Yield the expected members of each job that may have fields in ``shown``.
 
-    Other fields belong to no job. ``is_fuzzy``: the queue changed while it was read, so the sizes of chunks are not
-    compared.
+    ``found``: the fields of ``shown``. ``jobs``: the ids of all jobs in Redis. Left out are the fields of an id without
+    a readable line, and of an id that is not in ``jobs`` and has no end of the job in its line. ``is_fuzzy``: the queue
+    may have changed while it was read, so the sizes of chunks are not compared.
     """
     fields: defaultdict[str, set[str]] = defaultdict(set)
     for field in found:

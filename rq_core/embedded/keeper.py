@@ -40,8 +40,9 @@ def keep_from_command_line() -> int:
 
 
 def leave_the_starter() -> None:
-    """Detach this process from the process that started it, so that it survives Ctrl-C in the starter and the starter's
-    end."""
+    """Detach this process from the process that started it (the starter), so that this process survives Ctrl-C in the
+    starter and the starter's end.
+    """
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -102,8 +103,9 @@ def arguments(directory: Path, path: Path) -> list[str]:
 
 @contextlib.contextmanager
 def socket_directory() -> Iterator[Path]:
-    """Yield a new private directory for the server's socket, whose path is short enough. Remove the directory after the
-    block."""
+    """Yield a new private directory with a path that is short enough for the server's socket. Remove the directory
+    after the block.
+    """
     base = tempfile.gettempdir()
     if len(os.fsencode(base)) + len("/rqc-12345678/s.sock") > SOCKET_PATH_BYTES_MAX:
         base = "/tmp"  # noqa: S108 - mkdtemp makes a private directory in it

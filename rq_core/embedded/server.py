@@ -4,9 +4,9 @@ This module starts, finds and ends the server. `ensure_server` returns the URL o
 URL. Two files in the directory prevent two servers on the same data:
 
 - `server.lock` is a lock file. Only a process that holds the lock may start the server. The keeper and the server
-  inherit the lock. They hold it while either of them lives, even if one of them is killed.
+  inherit the lock. The lock is held while the keeper or the server lives, even if the other one is killed.
 - `server.json` has the path of the server's socket, and process ids. The socket lies in a temporary directory, because
-  the path of a socket has at most 108 bytes. If the server was killed, the file is outdated; only the lock counts.
+  the path of a socket has at most 108 bytes. If the server was killed, `server.json` is outdated; only the lock counts.
 
     >>> url = ensure_server(".rq-core")  # doctest: +SKIP
     >>> redis.Redis.from_url(url).ping()  # doctest: +SKIP
@@ -125,7 +125,7 @@ def ensure_server(
     clients.
 
     A server that already runs keeps its own `idle_s`. Raises ServerUnavailable if the server does not answer within
-    `timeout_s` seconds. The time in which it loads its data does not count.
+    `timeout_s` seconds. The time in which the server loads its data does not count.
     """
     return _ensure(_prepare(directory), idle_s=idle_s, timeout_s=timeout_s)[0]
 

@@ -35,7 +35,7 @@ _REASONS: Final = {
 }
 """Explanations of the reasons whose names do not say what happened."""
 JUST_NOW_MS = 600_000
-"""Milliseconds for which a death counts as a cause: the period over which its alert counts deaths."""
+"""Milliseconds for which a death counts as a cause. The alert about deaths counts them over the same period."""
 
 SCOPES_NAMED: Final = 3
 """Maximum number of paused scopes that a cause names."""
@@ -77,10 +77,10 @@ def causes(
     log: LogOverview | Unread | None = None,
     inbox: InboxOverview | Unread | None = None,
 ) -> list[Cause]:
-    """Return the causes: first the urgent ones, then the others. A ``log`` or ``inbox`` of None was not read.
+    """Return the causes: first the urgent ones, then the others. ``log`` and ``inbox``: None if not read.
 
-    Both groups have this order: an error of Redis, the log, Redis' memory, the queues by name, what was not read of
-    Redis, and the inbox.
+    In both groups, the causes have this order: an error of Redis, the log, Redis' memory, the queues by name, the
+    queues that were not read, and the inbox.
     """
     found = [*_causes(state, log), *causes_of_inbox(inbox)]
     return sorted(found, key=lambda each: not each.pages)

@@ -51,8 +51,9 @@ class Sample(NamedTuple):
 
 
 class TaskNames:
-    """The task names that labels may have: the first TASKS_MAX that appear. They stay; later tasks share the label
-    OTHER."""
+    """The task names that labels may have: the first TASKS_MAX that appear. These names stay; tasks that appear later
+    share the label OTHER.
+    """
 
     def __init__(self) -> None:
         self._known: set[str] = set()
@@ -250,7 +251,7 @@ class QueueCollector(Collector):
         self.is_read = False
         """True if the last collection could read Redis."""
         self.unreadable: Mapping[str, str] = {}
-        """By queue: the reason why the last collection could not read it."""
+        """Queue → the reason why the last collection could not read the queue."""
 
     @classmethod
     def at(
@@ -311,7 +312,7 @@ class QueueCollector(Collector):
 
 
 def _found(shared: Shared[T]) -> tuple[T, bool] | tuple[None, bool]:
-    """Return (reading, whether the server refused it). If the reading failed, None takes its place."""
+    """Return (reading, whether the server refused the reading). None in place of the reading: the reading failed."""
     try:
         return shared.get(), False
     except RqCoreError as error:

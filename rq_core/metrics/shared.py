@@ -1,4 +1,4 @@
-"""Readings that all viewers share. Fifty viewers cost Redis no more than one.
+"""Readings that all viewers share. Fifty viewers cost Redis no more than one viewer.
 
 No viewer waits longer than WITHIN_S for a server that does not answer.
 """
@@ -29,7 +29,8 @@ T = TypeVar("T")
 
 
 class Shared(Generic[T]):
-    """The last reading of a server. If it is older than ``shared_s`` seconds, a thread of its own reads again.
+    """The last reading of a server. If the reading is older than ``shared_s`` seconds, a thread of this object reads
+    again.
 
     Threads may share the object. Viewers wait for a reading under way, at most until it has taken ``within_s`` seconds.
     An error is shared, too, so that viewers do not queue for a server that does not answer.
@@ -167,7 +168,9 @@ def shared_inbox(inbox_url: str) -> Iterator[Shared[InboxOverview]]:
 
 
 def viewer(url: str, prefix: str = DEFAULT_PREFIX) -> Client:
-    """Return a client for reading. It tries each call once, and waits up to a second to connect and for an answer."""
+    """Return a client for reading. The client tries each call once, and waits up to a second to connect and for an
+    answer.
+    """
     return Client(
         url,
         prefix=prefix,

@@ -1,7 +1,7 @@
 """Decodes entries of the outbox, and folds events: applies them, in order, to a record of a job's state.
 
-The doctor and the comparisons of Redis with SQL use this module. The mirror and ``audit verify`` have code of their own
-for the same tables. Tests compare all results, also with the key ``state``. This module does no I/O.
+The doctor and the comparisons of Redis with the audit log use this module. The mirror and ``audit verify`` have code of
+their own for the same tables. Tests compare all results, also with the key ``state``. This module does no I/O.
 
     >>> entry = decode("1795225746504-3", {"type": "promoted", "at": "1795225746600", "by": "-",
     ...                                    "jobs": '[["a",7]]'})
@@ -120,7 +120,7 @@ def decode(entry_id: str, raw: Mapping[str, str]) -> Entry:
 
 
 RECORD_FIELDS: Final = (*(field.name for field in BY_LINE.values()), "digest")
-"""Names of the job's fields that are attributes of a JobRecord. (SQL has further fields of a job.)"""
+"""Names of the job's fields that are attributes of a JobRecord. (The audit database has further fields of a job.)"""
 
 
 if TYPE_CHECKING:
@@ -150,8 +150,8 @@ if TYPE_CHECKING:
         digest: str | None = None
         """Digest of the job's arguments and timeout; None: unknown."""
         complete: bool = True
-        """True if all earlier events that matter were folded. It is False until one of the folded events is one of
-        BEGINNINGS."""
+        """True if one of the folded events is one of BEGINNINGS: then no earlier event of the job matters. False if
+        earlier events of the job may be missing."""
 
         # Any other.
         def __getattr__(self, name: str) -> Any: ...
@@ -173,8 +173,8 @@ else:
 def fold(record: JobRecord | None, entry: Entry, event: JobEvent) -> tuple[JobRecord, str | None]:
     """Apply one event to a job's record. Before the job's first event there is no ``record`` (None).
 
-    Returns the record, which is changed in place, and a message if the event contradicts the record, else None. A
-    contradicting event is applied, too, because Redis has made the change.
+    Returns the record, which is changed in place. Also returns a message if the event contradicts the record, else
+    None. A contradicting event is applied, too, because Redis has made the change.
     """
     if record is None:
         record = JobRecord(event.job_id, complete=entry.event in BEGINNINGS)

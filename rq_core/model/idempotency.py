@@ -23,7 +23,7 @@ KEY_MAX: Final = 1_000
 WINDOW_MS: Final = 86_400_000
 """Default time for which the id of an idempotency key is remembered after the first call, in ms."""
 SAME: Final = "same"
-"""The outcome in an id's line if a call with this id gets the handle of another job."""
+"""The outcome in the line of an id that means another job: a call with this id gets the handle of that job."""
 _ORDER: Final = (
     "job", "at", "fence", "once", "call", "task", "reason", "value", "audit", "until", "bytes",
 )  # fmt: skip
@@ -70,12 +70,13 @@ class ResultLine(NamedTuple):
     once_ms: int | None
     """Unix ms until which another job of this id is a duplicate; None: no other job of this id is a duplicate."""
     call: str | None
-    """The digest with which a further call with this id is compared; None: calls are not compared."""
+    """The digest of the call that enqueued the job. A further call with this id must have the same digest. None: calls
+    are not compared."""
     same_as: str | None
     until_ms: int | None = None
     """Unix ms until which the outcome is kept for clients that wait; None: the outcome is not kept."""
     value_bytes: int | None = None
-    """Bytes of the job's result in ``returned``; None: there is no result."""
+    """Bytes of the job's result in the key ``returned``; None: there is no result."""
     missing: str | None = None
     """One word for the reason why there is no result; None if the line has no such word."""
 
@@ -88,8 +89,8 @@ class ResultLine(NamedTuple):
 
     @property
     def met_ms(self) -> int | None:
-        """Unix ms from which on a claim call checks the line. The call then removes only the result, if the id is still
-        remembered, or else the whole line. None: the line does not name a time."""
+        """Unix ms from which on a claim call checks the line. If the id is still remembered then, the call removes only
+        the result; otherwise it removes the whole line. None: the line does not name a time."""
         return self.until_ms or self.once_ms
 
 

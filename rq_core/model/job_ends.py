@@ -1,7 +1,7 @@
 """Finds out from events how jobs left Redis. The doctor and ``sql_audit`` compare these ends with the lines of the key
 ``results``.
 
-This module does no I/O. The doctor passes entries of the outbox, and ``sql_audit`` passes entries from SQL.
+This module does no I/O. The doctor passes entries of the outbox, and ``sql_audit`` passes entries of the audit log.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class End(NamedTuple):
 
     @property
     def since_ms(self) -> int | None:
-        """Unix ms of the job's end. For a dead job that was pruned, it is the time of its death. None: unknown."""
+        """Unix ms of the job's end. For a dead job that was pruned, this is the time of the job's death. None:
+        unknown."""
         return self.died_ms if self.event is Event.PRUNED else self.at_ms
 
     @property
@@ -93,8 +94,8 @@ class Lives:
     missing."""
 
     def add(self, entry: Entry, event: JobEvent) -> None:
-        """Apply the next event of a job to its record. If the event is the job's end, store the end; if the job is in
-        Redis again, remove its end."""
+        """Apply the next event of a job to its record. If the event is the job's end, store the end. If the event
+        brings the job back into Redis, remove the stored end."""
         job_id = event.job_id
         known = self.records.get(job_id)
         if entry.event in CLEARS and known is None:
@@ -127,8 +128,8 @@ class Lives:
 
 
 def claim_of(fence: str | None) -> OutboxId | None:
-    """Return the id of the outbox entry of the claim that has this fence. Returns None if no script can have assigned
-    the fence."""
+    """Return the id of the outbox entry in which a claim was made, from the claim's fence. Returns None if no script
+    can have assigned the fence."""
     try:
         claim = OutboxId.parse(fence or "")
     except ValueError:

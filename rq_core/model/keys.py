@@ -113,8 +113,8 @@ KEYS: Final[tuple[Key, ...]] = (
 priority."""
 
 CHANNEL: Final = "ended"
-"""The channel on which scripts publish the ids of the queue's jobs that have ended. Its full name begins with the
-queue's tag, as the names of keys do."""
+"""The channel on which scripts publish the ids of the queue's jobs that have ended. The channel's full name begins with
+the queue's tag, as the names of keys do."""
 
 KEY_TYPES: Final = {key.name: key.type for key in KEYS}
 
@@ -125,8 +125,8 @@ def is_name(name: object) -> bool:
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return ``name`` if it is valid. ``kind``, such as queue or job, is the word for it in the error. Raises
-    InvalidName if the name is invalid."""
+    """Return ``name`` if it is valid. Raises InvalidName otherwise. The error calls the named thing by the word
+    ``kind``, such as queue or job."""
     # Callers that no type checker has seen pass None and numbers, too.
     if not is_name(name):
         raise InvalidName(kind=kind, name=name)

@@ -56,7 +56,7 @@ _CALL: Final = re.compile(r"=(?:[0-9a-f]{32})?")
 _WORD: Final = re.compile(rf"\S{{1,{WORD_LENGTH_MAX}}}")
 _WORDS: Final = {"unique": ("keep", "replace"), "audit": (FULL,)}
 """The ties whose values are words, each with the words that are valid in a row. ``reject`` is not valid in a row: when
-the relay could report the error, the producer has long continued."""
+the relay enqueues the job, no producer waits for the error."""
 _TRAITS: Final = {field.line: field.kind for field in GIVEN}
 """The ties that are traits of the job, each with its kind. (A trait is a field of the event ``enqueued``.)"""
 _TIES: Final = (
@@ -181,8 +181,8 @@ def _without_arguments(packed: str, task: str, queue: str) -> NewJob:
 
 
 def _check_together(job: NewJob, ties: Mapping[str, Any]) -> None:
-    """Raise Unreadable if parts of a job contradict each other. Otherwise, the queue would refuse the whole call that
-    contains this job."""
+    """Raise Unreadable if parts of a job contradict each other. Without this check, the queue would refuse the whole
+    call that contains this job."""
     if job.name:
         if not isinstance(job.name, str):
             raise Unreadable("packed has a name that is no text")

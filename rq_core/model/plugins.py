@@ -6,8 +6,8 @@ database: ``history``, ``endings``, ``drift``, ``mirror``, ``reader``, ``questio
 ``relay``, ``inbox``, ``inbox_reader`` and ``inbox_ddl`` of an inbox. For each of them, a function below returns the
 entry point's function.
 
-A command is a click command. Its module must be quick to import, because ``rq-core --help`` imports it for its first
-sentence. ``pyproject.toml`` declares the entry points of sql_audit.
+A command is a click command. Its module must be quick to import, because ``rq-core --help`` imports it to show the
+command's first sentence. ``pyproject.toml`` declares the entry points of sql_audit.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ AUDIT: Final = "rq_core.audit"
 
 
 class HistoryReader(Protocol):
-    """A function that returns a job's events, oldest first; without a queue (None), from all queues. Each has ``type``
-    (a machine.Event as text), ``queue``, ``at_ms`` (Unix ms), ``detail`` (fields) and ``orphaned`` (forgotten)."""
+    """A function that returns a job's events, oldest first; without a queue (None), from all queues. An event has
+    ``type`` (a machine.Event as text), ``queue``, ``at_ms`` (Unix ms), ``detail`` (fields) and ``orphaned`` (Redis
+    forgot it)."""
 
     def __call__(self, audit_url: str, job_id: str, queue: str | None, /) -> list[Any]: ...
 
@@ -61,7 +62,7 @@ class OpenEndings(Protocol):
 
 
 class Drift(Protocol):
-    """A function that compares a queue in Redis with SQL. It returns an Evidence of rq_core.doctor.
+    """A function that compares a queue in Redis with its audit log. It returns an Evidence of rq_core.doctor.
 
     ``client`` is a Client. Raises RqCoreError if Redis or the database does not answer.
     """
@@ -87,8 +88,8 @@ class CompanionCommand(Protocol):
 
 
 class FindInInbox(Protocol):
-    """A function that returns where an inbox has the rows of a queue's jobs, by job id: ``inbox`` or ``parked``. Jobs
-    without a row are left out. Raises RqCoreError if the database does not answer."""
+    """A function that looks for jobs of a queue in an inbox. It returns, by job id, where the job's row is: ``inbox``
+    or ``parked``. Jobs without a row are left out. Raises RqCoreError if the database does not answer."""
 
     def __call__(self, inbox_url: str, queue: str, ids: Sequence[str], /) -> dict[str, str]: ...
 
@@ -110,8 +111,8 @@ class AuditQuestions(Protocol):
     def history(
         self, job_id: str, queue: str, /, before: tuple[int, int, int] | None = None
     ) -> dict[str, Any]:
-        """Return a document with the last ``events`` of a job, oldest first. With ``before``, a place (epoch, seq,
-        ordinal), they are the last events before this place.
+        """Return a document with the last ``events`` of a job, oldest first. ``before`` is a place (epoch, seq,
+        ordinal); if it is given, only events before this place are returned.
 
         ``older`` and ``newer`` say whether the log has events before and after these. ``notes`` say what is missing.
         For an unknown job, ``events`` is empty.
@@ -144,9 +145,9 @@ class AuditQuestions(Protocol):
         before: tuple[int, int, int] | None = None,
         after: tuple[int, int, int] | None = None,
     ) -> dict[str, Any]:
-        """Return a document with the last ``events`` of a queue, oldest first. With ``before`` or ``after``, a place
-        (epoch, seq, ordinal), they are the events next to this place. ``older`` and ``newer`` say whether the log has
-        events before and after these."""
+        """Return a document with at most ``lines`` ``events`` of a queue, oldest first: the last ones. With ``before``,
+        a place (epoch, seq, ordinal), they are the last events before this place. With ``after``, they are the first
+        events after this place. ``older`` and ``newer`` say whether the log has events before and after these."""
         ...
 
     def ended(
@@ -168,8 +169,8 @@ class AuditQuestions(Protocol):
         first.
 
         ``looked`` is the number of claims that were read. ``next`` is the value of ``after`` for the next page; None:
-        there is no further page. Its first part is a time (Unix ms); all claims that ended after this time were read.
-        An empty condition excludes no claim. To list successes, a queue must be given.
+        there is no further page. Its first part is a time (Unix ms); all claims that ended after this time were read. A
+        condition that is an empty text excludes no claim. To list successes, a queue must be given.
         """
         ...
 
@@ -235,7 +236,7 @@ def endings_opener() -> OpenEndings:
 
 
 def drift() -> Drift:
-    """Return the function that compares a queue with SQL. Raises AuditNotConfigured if no installed package has it."""
+    """Return the function that compares a queue with its log. Raises AuditNotConfigured if no package has it."""
     return cast(Drift, _audit("drift"))
 
 
@@ -262,7 +263,7 @@ def inbox_reader_opener() -> OpenInboxReader:
 
 
 def inbox_ddl() -> Callable[[str], Sequence[str]]:
-    """Return a function that returns the SQL statements for the tables of an inbox. It takes the URL of a database.
+    """Return a function that takes the URL of a database, and returns the SQL statements for the tables of an inbox.
     Raises AuditNotConfigured if no installed package has this function."""
     return cast("Callable[[str], Sequence[str]]", _audit("inbox_ddl"))
 
@@ -368,10 +369,9 @@ class AuditReader(Protocol):
         ...
 
     def mirrored(self, client: Any, /) -> list[str]:
-        """Return the names of the queues whose log is on, sorted. Only queues in the Redis and under the prefix of
-        ``client`` count. A log is on from the queue's first mirroring until it is switched off, even if Redis does not
-        have the queue now. Raises RqCoreError if Redis or the database does not answer, or if the log belongs to
-        another Redis."""
+        """Return the names of the queues of ``client`` (its Redis and its prefix) whose log is on, sorted. A log is on
+        from the queue's first mirroring until it is switched off, even if Redis does not have the queue now. Raises
+        RqCoreError if Redis or the database does not answer, or if the log belongs to another Redis."""
         ...
 
     def close(self) -> None:
@@ -392,7 +392,7 @@ class InboxQueue:
     rows_exact: bool
     """True if ``rows`` is exact; if not, it is a lower bound."""
     oldest_ms: int | None
-    """Age of the oldest of these rows in ms, by the database's clock; None: there is no row."""
+    """Age in ms of the oldest of the ``rows``, by the database's clock; None: there is no row."""
     parked: int
     """Number of parked rows, which the relay could not hand over."""
     parked_exact: bool
@@ -433,7 +433,7 @@ class InboxReader(Protocol):
         ...
 
     def examine(self, client: Any, /) -> Sequence[InboxFinding]:
-        """Return the problems of the inbox that ``look`` does not show: in its tables, in its database, and in the
+        """Return the problems of the inbox that ``look`` does not show: in the tables, in the database, and in the
         rights of a relay. It is also a problem if the database and the Redis of ``client`` disagree about a relay's
         last call. Raises the same errors as ``look``, or another RqCoreError if Redis does not answer."""
         ...

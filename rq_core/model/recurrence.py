@@ -41,9 +41,9 @@ from rq_core.model.lib.durations import Duration, ms_of
 from rq_core.model.lib.zones import check_zone, zone_of
 
 Overlap = Literal["skip", "allow", "queue", "replace"]
-"""The rule for an instant at which the job of an earlier instant is still alive."""
+"""The rule that decides what happens at an instant if the job of an earlier instant is still alive."""
 CatchUp = Literal["latest", "skip"]
-"""The rule for instants that passed while no worker ran."""
+"""The rule that decides what happens to instants that passed while no worker ran."""
 
 OVERLAPS: Final = get_args(Overlap)
 CATCH_UPS: Final = get_args(CatchUp)
@@ -302,8 +302,8 @@ def check_cron(cron: str) -> str:
 
 
 def _why(fields: list[str], error: str) -> str:
-    """Return the part of an error message that names the invalid field of an expression, and the values that the field
-    may have."""
+    """Return the part of an error message that names the invalid field of an expression, and the values that are valid
+    in this field."""
     usual = {
         "minute": (0, "0 to 59"),
         "hour": (1, "0 to 23"),

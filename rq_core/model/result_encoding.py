@@ -1,5 +1,5 @@
-"""The form in which workers send results to Redis: a mark, a digest and JSON; or ``!`` and the reason why no result is
-kept.
+"""The form in which workers send results to Redis: ``=`` or ``+``, a digest and JSON; or ``!`` and the reason why no
+result is kept.
 
 >>> pack_result('"12.50"')
 '=44d697bfcd73f22ef9f1ec35d77f860f"12.50"'
@@ -34,8 +34,8 @@ def check_audit_result(value: str) -> str:
 
 
 def pack_result(value_json: str, kept: str = DIGEST) -> str:
-    """Return a result in the form for Redis: a mark, the digest, and the JSON. ``kept`` says what the log keeps:
-    ``digest``, or ``full`` for the JSON, too."""
+    """Return a result in the form for Redis: ``=`` or ``+``, the digest, and the JSON. ``kept`` says what the log
+    keeps: ``digest``, or ``full`` for the JSON, too."""
     return f"{_MARKS[kept]}{digest_of(value_json)}{value_json}"
 
 

@@ -23,8 +23,8 @@ TICK_MARK: Final = "tick|"
 """The member of the key ``scheduled`` that represents all schedules. Its score is the next time at which a schedule is
 due."""
 JOB_FIELD: Final = "|job"
-"""The suffix of a field name in the key ``schedules``. The field with a schedule's name and this suffix has the
-schedule's job."""
+"""The suffix of a field name in the key ``schedules``. The field NAME has the schedule of this name; the field
+``NAME|job`` has the schedule's job."""
 JOB_MAX: Final = 256 * 1024
 """Maximum number of bytes of a schedule's job."""
 _LINE: Final = re.compile(
@@ -96,10 +96,11 @@ def job_of(job: NewJob, rule: Recurrence) -> NewJob:
     """Return the job that a schedule enqueues: ``job`` with the unique name and the scope that the rule for overlaps
     needs.
 
-    Raises InvalidOption if the job cannot be enqueued more than once, or if it is unique and the rule adds a name, too.
+    Raises InvalidOption if the job cannot be enqueued more than once, or if the job has a unique name and the rule for
+    overlaps needs another one.
 
-    With ``skip``, the job holds a unique name of the schedule until the job ends. With ``queue`` and ``replace``, it
-    holds the name until it is claimed. It then runs in a scope of the schedule, whose cap is 1.
+    With ``skip``, the job holds a unique name of the schedule until the job ends. With ``queue`` and ``replace``, the
+    job holds the name until it is claimed, and runs in a scope of the schedule that has a cap of 1.
     """
     if job.call:
         must = "must not say idempotency_key or remember: each instant has an id of its own"
@@ -123,8 +124,8 @@ def job_of(job: NewJob, rule: Recurrence) -> NewJob:
 
 @lru_cache(maxsize=1024)
 def _ties_under(overlap: Overlap, given: str) -> str | None:
-    """Return a job's ties, with the ties added that the rule for overlaps needs. Return None if the given ties have a
-    deadline at a fixed instant, since a schedule enqueues the job many times.
+    """Return a job's ties together with the ties that the rule for overlaps needs. Return None if the given ties have a
+    deadline at a fixed instant: such a deadline does not fit a job that is enqueued many times.
 
     The result is cached, because one task may have many schedules.
     """

@@ -1,4 +1,5 @@
-"""A queue's settings. They are fields of its key ``meta``, so that all clients and workers use the same values."""
+"""A queue's settings. They are fields of the queue's key ``meta``, so that all clients and workers use the same
+values."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class Setting(NamedTuple):
 
 
 RESULT_COST: Final = 300
-"""Bytes that an entry of ``results`` and its member of ``kept`` take in Redis, on top of the entry's text."""
+"""Bytes that an entry of ``results``, together with the entry's member of ``kept``, takes in Redis on top of the
+entry's text."""
 
 SETTINGS: Final[dict[str, Setting]] = {
     s.name: s
@@ -67,16 +69,17 @@ SETTINGS: Final[dict[str, Setting]] = {
 FLAGS: Final = ("paused", "fair")
 """Fields of ``meta`` that are 0 or 1, and that operators change like settings.
 
-If ``fair`` is 0, workers take the lanes of one priority in the order of their age. If it is 1, the lane whose key has
-the lowest virtual time comes first. A key's virtual time grows with each claim, and more slowly if the key has a higher
-weight.
+Among the lanes of one priority, workers take one lane first. If ``fair`` is 0, it is the lane with the oldest first
+job. If ``fair`` is 1, it is the lane whose key has the lowest virtual time. A key's virtual time grows with each claim,
+and more slowly if the key has a higher weight.
 """
 
 COUNTERS: Final = (
     "sequence", "last_activity", "backlog_jobs", "backlog_bytes", "fair_clock", "fair_top", "tombstones", "trimmed",
     "restored", "results_bytes", "kept_bytes", "evicted",
 )  # fmt: skip
-"""Fields of ``meta`` that calls update all the time. A change of any other field also changes the version ``v``."""
+"""Fields of ``meta`` that calls update all the time. A change of any other field of ``meta`` also changes the queue's
+version ``v``."""
 
 AUDIT_PAYLOADS: Final = {"digest": 0, "full": 64 * 1024}
 """The values of an App's ``audit_payload``, each with the maximum number of bytes of a job's JSON that the enqueued
@@ -87,8 +90,9 @@ VALUE_MAX: Final = SECONDS_MAX * 1000
 """The greatest value of a setting: a hundred years in ms, or that number of jobs or bytes."""
 
 SLOT_LIFE_MS: Final = 3_600_000
-"""Maximum ms for which Redis remembers a call slot after the last call in the slot. The minimum is five sixths of this
-time. (A call slot has the number of a client's last call, so that a repeated call is not carried out twice.)"""
+"""Maximum ms for which Redis remembers a call slot after the last call in the slot. Redis remembers the slot for at
+least five sixths of this time. (A call slot has the number of a client's last call, so that a repeated call is not
+carried out twice.)"""
 
 INBOX_SLOT: Final = "inbox."
 """The prefix of the names of call slots in which a call may be repeated days later. Callers choose the rest of the
@@ -99,12 +103,12 @@ INBOX_SLOT_LIFE_MS: Final = 30 * 86_400_000
 takes a new slot each day."""
 
 SLOT_ANSWER: Final = "|a"
-"""The suffix of a field name in the key ``slots``. The field with a call slot's name and this suffix has the answer to
-the last call in the slot."""
+"""The suffix of a field name in the key ``slots``. The field NAME has the number of the last call in the slot of this
+name; the field ``NAME|a`` has the answer to this call."""
 
 LISTEN_MS: Final = 60_000
-"""Maximum ms for which scripts publish the ends of jobs after a client has called ``listen``. The minimum is half of
-it."""
+"""Maximum ms for which scripts publish the ends of jobs after a client has called ``listen``. They publish the ends for
+at least half of this time."""
 
 OUTBOX_RING: Final = 1_000
 """Approximate number of entries to which an outbox is trimmed while no mirror is attached."""

@@ -41,11 +41,11 @@ from rq_core.model.table.machine import (
 SHOWN_MAX: Final = 100
 """Maximum number of characters of an unreadable line that a message shows."""
 LINE_MAX: Final = 20 * 1024
-"""Maximum number of bytes of a state line: 16 KiB for the lane (the longest lane that SQL keeps), and 4 KiB for the
-other fields."""
+"""Maximum number of bytes of a state line: 16 KiB for the lane (the longest lane that the audit database stores), and 4
+KiB for the other fields."""
 TOO_LONG: Final = "too long: "
-"""The prefix of a reply about a state line that is longer than LINE_MAX. The line's size in bytes follows. Scripts
-return this reply in place of the line, so that readers need not load the line."""
+"""The prefix of a script's reply in place of a state line that is longer than LINE_MAX. The line's size in bytes
+follows. With this reply, readers need not load the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class JobState:
     """The other fields of the line, as text: task, claim, fence, seq, due, since, by…"""
     spec: str | None = None
     error: JobError | None = None
-    """The error that killed the job; None if it died for another reason or is not dead, or if the error was not
+    """The error that killed the job; None if the job died for another reason or is not dead, or if the error was not
     read."""
 
     @property
@@ -94,7 +94,7 @@ def lines_of_jobs(lines: Mapping[str, str], values: Mapping[str, str]) -> dict[s
 
 
 def read_state_line(queue: str, job_id: str, line: str, spec: str | None = None) -> JobState:
-    """Parse a state line. Raises QueueDamaged if its state is unknown or it is too long."""
+    """Parse a state line. Raises QueueDamaged if the state is unknown or the line is too long."""
     if size := _size_of_long(line):
         raise errors.QueueDamaged(
             queue=queue, why=f"the state of job {job_id} has {_says_long(size)}"
@@ -161,8 +161,8 @@ class StoredJob(NamedTuple):
         return PRIORITIES.index(Priority(self.fields.get("priority", DEFAULT_PRIORITY)))
 
     def value(self, name: str) -> Any:
-        """Return the value of a field, in the type that a JobRecord has; if the line does not have the field, its
-        default."""
+        """Return the value of a field, in the type that a JobRecord has. If the line lacks the field, return the
+        field's default."""
         field = BY_LINE[name]
         found = self.number(name) if field.kind is FieldKind.NUMBER else self.fields.get(name)
         return field.default if found is None else found
@@ -240,12 +240,13 @@ def line_of(record: JobRecord, capped: Container[str] = ()) -> str | None:
 
 
 def with_task(lane: str | None, rank: int, scope: str) -> str:
-    """Return the lane of a job after its task has got a limit."""
+    """Return the lane that a job has once its task has a limit: ``lane`` with the scope of the task added. A job
+    without a lane (None) has the priority ``rank``."""
     head = str(rank) if lane is None else lane[0]
     return scopes.lane_name(int(head), [scope, *scopes.scopes_of(lane or "")])
 
 
 def without_task(lane: str | None) -> str | None:
-    """Return a lane without the scope of its task; None if it has no other scope."""
+    """Return a lane without the scope of a task; None if the lane has no other scope."""
     names = [s for s in scopes.scopes_of(lane or "") if scopes.family_of(s) != scopes.TASK]
     return scopes.lane_name(int(lane[0]), names) if lane and names else None

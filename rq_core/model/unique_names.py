@@ -71,10 +71,10 @@ class Stands(NamedTuple):
     held. Both are Unix ms."""
 
     def holds(self, *, dead: bool, claims: int) -> bool:
-        """Return whether the state of a job in Redis lets the job hold its name. ``claims`` is the number of the job's
-        claims.
+        """Return whether a job in Redis holds its name: the job must not be dead and, with ``claim``, must not have
+        been claimed yet. ``claims`` is the number of the job's claims.
 
-        If the name is held until an instant, the state does not matter, and the result is False.
+        Returns False for a name that is held until an instant, because the job's state does not matter then.
         """
         return not dead and (self.how == "done" or (self.how == "claim" and not claims))
 

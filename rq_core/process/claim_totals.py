@@ -29,8 +29,8 @@ class FlowTotals:
     def depart(self, place: int, why: str | None = None) -> None:
         """Remove the ended process at ``place``, and keep its counts in the sums.
 
-        ``why`` is "retired" or "died" if another process replaces it for this reason. It is left out (None) if the
-        process is not replaced, or is replaced because its code has changed.
+        ``why`` is "retired" or "died" if another process replaces it for this reason. None: no process replaces the
+        ended one, or the process was restarted because its code has changed.
         """
         # Scrapes sum under the same lock, so that each counts an ended process exactly once.
         with self._lock:

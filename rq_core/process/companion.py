@@ -23,7 +23,7 @@ PAUSE_S_MAX: Final = 30.0
 """Longest pause, in seconds, before an ended process is started again. The first pause is PAUSE_S; each further pause
 is twice as long as the pause before."""
 HEALTHY_LIFE_S: Final = 60.0
-"""Seconds after which a process counts as healthy. If it ends later than that, the pause is PAUSE_S again."""
+"""Seconds after which a process counts as healthy. If the process ends later than that, the pause is PAUSE_S again."""
 
 
 class CommandLine(Protocol):
@@ -36,8 +36,8 @@ class CommandLine(Protocol):
 
 
 class Companion:
-    """Runs one companion: starts its process, and starts it again when it ends. When the workers have ended, it lets
-    the companion finish its work."""
+    """Runs one companion: starts its process, and starts it again when it ends. When the workers have ended, the
+    companion may finish its work."""
 
     def __init__(self, name: str, command_line: CommandLine) -> None:
         """Create a companion without starting it. ``name`` is its name in the log, such as ``the mirror``."""
@@ -53,7 +53,7 @@ class Companion:
         self._due: float | None = None
 
     def start(self, made: Sequence[str] = ()) -> None:
-        """Start the process. It gets a session of its own, so that Ctrl-C does not end it before the workers.
+        """Start the process. The process gets a session of its own, so that Ctrl-C does not end it before the workers.
 
         ``made`` are queues that the supervisor has just created. Without ``made``, the queues of the last start are
         used again.
@@ -88,7 +88,7 @@ class Companion:
         and log the sentence ``unready``.
 
         Returns the exit status if the process has ended instead. Otherwise returns None, even if the process is not
-        ready: a slow process must not keep the workers from starting.
+        ready, so that the workers can start without a slow process.
 
         Also returns None if the process has ended because its database does not answer, but ``ready`` returns true
         nevertheless. Then ``watch`` starts the process again.
@@ -133,7 +133,7 @@ class Companion:
         self._due = now + pause
 
     def end(self) -> None:
-        """Let the process finish its work and end. Kill it if it has not ended after GRACE_S."""
+        """Let the process finish its work and end. Kill the process if it has not ended after GRACE_S."""
         process = self._process
         if process is None:
             return

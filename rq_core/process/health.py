@@ -1,8 +1,8 @@
-"""Checks whether the workers of this machine work: how long ago Redis answered the last claim of each.
+"""Checks whether the workers of this machine work: how long ago Redis answered the last claim of each worker.
 
 A worker may get no jobs although its process lives and the server answers PING. So each worker touches a file of its
-own when Redis has answered a claim. A worker claims every few seconds, even if no job waits or it has no free place.
-``rq-core health`` and the HTTP port read the ages of these files.
+own when Redis has answered a claim. A worker claims every few seconds, even if no job waits or the worker has no free
+place. ``rq-core health`` and the HTTP port read the ages of these files.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Answer(NamedTuple):
 
 
 Page = Callable[[], Answer]
-"""A function that makes a page, on the thread of the request."""
+"""A function that makes a page. It runs on the thread of the request."""
 
 
 def pulse_directory() -> Path:
@@ -51,8 +51,8 @@ def pulse_directory() -> Path:
 
 
 class Pulse:
-    """The file of one worker, whose age shows when Redis last answered a claim. An error about the file is logged once;
-    jobs go on."""
+    """The file of one worker. The file's age shows when Redis last answered a claim of the worker. An error about the
+    file is logged once; jobs go on."""
 
     def __init__(self, place: Path | None = None) -> None:
         self._place = place or pulse_directory()
@@ -101,20 +101,20 @@ class WorkerHealth:
     worker: str
     pid: int
     parent: int
-    """The process id of the worker's parent: of its supervisor, if it has one."""
+    """The process id of the worker's parent. The parent is the supervisor, if the worker has one."""
     queues: list[str]
     """The queues for which the worker works."""
     age_s: float
     """Seconds since Redis last answered a claim of the worker, or since the worker began."""
     stopped: bool = False
-    """True if a signal (SIGSTOP) has stopped the process. No heartbeat extends its leases meanwhile."""
+    """True if a signal (SIGSTOP) has stopped the process. No heartbeat extends the worker's leases meanwhile."""
     server: str = ""
     """The URL of the worker's Redis, without passwords, and the prefix if it is not the default."""
 
 
 def local_workers(place: Path | None = None) -> list[WorkerHealth]:
-    """Return the workers of this user on this machine, ordered by the names of their files. Files of dead workers are
-    removed."""
+    """Return the workers of this user on this machine, ordered by the names of the workers' files. Files of dead
+    workers are removed."""
     found = []
     for file in sorted((place or pulse_directory()).glob("*.json")):
         try:
@@ -135,8 +135,8 @@ def local_workers(place: Path | None = None) -> list[WorkerHealth]:
 def verdict(found: Iterable[WorkerHealth], max_age: float) -> tuple[bool, dict[str, Any]]:
     """Return whether these workers are healthy, and a report for JSON.
 
-    They are healthy if there is at least one, all have claimed within ``max_age`` seconds, and none is stopped by a
-    signal.
+    They are healthy if there is at least one worker, all workers have claimed within ``max_age`` seconds, and no worker
+    is stopped by a signal.
     """
     known = list(found)
     ages = [each.age_s for each in known]

@@ -2,8 +2,8 @@
 connections.
 
 Each connection takes a file descriptor and a thread, and a slow or hostile client must not use them up. So the number
-of connections is limited. Each has a deadline, which received bytes do not extend. If all connections are in use, a new
-one replaces the oldest one whose request has not arrived.
+of connections is limited. Each connection has a deadline, which received bytes do not extend. If all connections are in
+use, a new connection replaces the oldest one that has not sent its whole request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REQUEST_WAIT_S: Final = 5.0
 ANSWER_WAIT_S: Final = 10.0
 """Seconds after the request within which the client must have received the whole response."""
 LOOK_EVERY_S: Final = 0.5
-"""Seconds between two checks for connections after their deadline."""
+"""Seconds between two checks for connections whose deadline is over."""
 ROOM_WAIT_S: Final = 1.0
 """Seconds for which a new connection waits until the connection that it replaces is closed."""
 
@@ -53,7 +53,7 @@ class _Open:
     asked: bool = False
     """True if the connection's request has arrived."""
     ended: bool = False
-    """True if the server has shut the connection down, so that its thread is about to close it."""
+    """True if the server has shut the connection down. The connection's thread then closes the connection."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -114,7 +114,7 @@ class _Server(ThreadingHTTPServer):
                     self._end(connection)
 
     def _end(self, connection: socket.socket) -> None:
-        """Shut a connection down. The thread that waits for it then gets an error, and closes it."""
+        """Shut a connection down. The connection's thread then gets an error, and closes the connection."""
         self._open[connection].ended = True
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)

@@ -42,11 +42,12 @@ BEGINNING_LOOK_S: Final = 0.1
 class LeaseGuard:
     """A thread of the supervisor that extends the leases of workers whose own heartbeat is overdue.
 
-    It does not extend the leases of a worker that a signal has stopped (SIGSTOP), because this worker may never
-    continue. When these leases are over, it logs an error.
+    The thread does not extend the leases of a worker that a signal has stopped (SIGSTOP), because this worker may never
+    continue. When these leases are over, the thread logs an error.
 
-    It kills a worker without a heartbeat for STUCK_S_MIN seconds, if a job still runs 30 s after its timeout. Nothing
-    in the worker's own process can end such a handler. The jobs of the worker then run again elsewhere.
+    The thread kills a worker that has had no heartbeat for STUCK_S_MIN seconds, if a job of the worker still runs 30 s
+    after the job's timeout. Nothing in the worker's own process can end the handler of such a job. The jobs of the
+    worker then run again elsewhere.
     """
 
     def __init__(

@@ -30,7 +30,8 @@ HOLDERS_MAX: Final = 10
 
 
 def begin(status: int) -> None:
-    """Begin the end of this process. A background thread ends it by force if it still lives after FORCE_AFTER_S.
+    """Begin the end of this process. A background thread ends the process by force if the process still lives after
+    FORCE_AFTER_S.
 
     At a forced end, a log line names the threads or tasks that keep the process alive. Then the ``atexit`` functions
     are called, and the log is flushed. ``status`` is the exit status.
@@ -86,8 +87,8 @@ def _exit(status: int) -> NoReturn:
 
 
 def holders(loop: asyncio.AbstractEventLoop | None = None) -> list[str]:
-    """Return the threads that keep this process alive, and the tasks of ``loop``. Each text names one, with the line of
-    code that it runs."""
+    """Return the threads that keep this process alive, and the tasks of ``loop``. Each text names one thread or task,
+    and the line of code that it runs."""
     frames = sys._current_frames()  # noqa: SLF001 - documented, for such a use
     main = threading.main_thread()
     threads = [each for each in threading.enumerate() if not each.daemon and each is not main]

@@ -27,7 +27,7 @@ def serve(
     status.
 
     ``metrics`` makes the page of the workers' counts, which the port of ``health`` serves at /metrics. ``ends`` is true
-    if the process has no other work afterwards; it may then be ended by force.
+    if the process has no other work afterwards; such a process may be ended by force.
     """
     logs.configure(options.log_format, options.log_level, filters=[JobLogFilter()])
     app = load(options)

@@ -1,5 +1,5 @@
-"""Runs worker processes, and a mirror and a relay beside them. It starts them, replaces a process that dies, and ends
-all of them together.
+"""Runs worker processes, and a mirror and a relay beside them. The supervisor starts these processes, replaces a
+process that dies, and ends all of them together.
 
 Child processes are spawned, never forked.
 """
@@ -121,14 +121,14 @@ log = logging.getLogger(__name__)
 
 RESTART_PAUSE_S_MAX: Final = 30.0
 HEALTHY_LIFE_S: Final = 60.0
-"""Seconds after which a worker counts as healthy. If it dies later than that, the pause before the next start is the
-shortest again."""
+"""Seconds after which a worker counts as healthy. If the worker dies later than that, the pause before the next start
+is again the shortest one."""
 END_WAIT_S: Final = 15.0
-"""Seconds after the grace for a worker to give back its jobs, report, and end; then it is killed. A worker whose
-handler holds the GIL, or blocks the event loop, does not receive signals."""
+"""Seconds that a worker has, after the grace, to give back its jobs, report, and end; then the supervisor kills the
+worker. A worker whose handler holds the GIL, or blocks the event loop, does not receive signals."""
 FORCE_WAIT_S: Final = process_exit.FORCE_AFTER_S + process_exit.EXIT_FUNCTIONS_S + 1.0
-"""Seconds within which a worker process must end after its work is over. The process ends itself by force before that;
-if it cannot (a handler left a thread that holds the GIL), it is killed."""
+"""Seconds within which a worker process must end after its work is over. The process ends itself by force before that.
+If it cannot, because a thread of a handler holds the GIL, the supervisor kills it."""
 
 
 class Supervisor:
@@ -337,9 +337,10 @@ class Supervisor:
             self._over[place] = math.inf
 
     def _reload_if_changed(self) -> None:
-        """Ask the worker to end if its code has changed. After its grace, it gives back the jobs that have not ended.
+        """Ask the worker to end if its code has changed. After the grace, the worker gives back the jobs that have not
+        ended.
 
-        A dead worker that waits for its next start starts at once.
+        If a worker has died and waits for its next start, the supervisor starts it at once.
         """
         changed = None if self._sources is None or self._stops else self._sources.changed()
         if changed is None:

@@ -189,7 +189,7 @@ def _keys_of(
 def _begin(rooms: Iterable[str]) -> str:
     """Return the Lua function ``begin``, which calls the ``reset`` function of each include.
 
-    It calls each function by a name of its own, because a loop over a list would take twice as long.
+    The text of ``begin`` has one call for each function, because a loop over a list would take twice as long.
     """
     count = sum(room.count(RESET) for room in rooms)
     names = [f"reset_{n}" for n in range(1, count + 1)]

@@ -64,8 +64,8 @@ def bind_keys(declared: tuple[str, ...], named: Container[str]) -> str:
 
 
 def bind_on_demand(groups: Mapping[str, tuple[str, ...]], behind: int) -> str:
-    """Return the Lua assignments of the keys that not every call carries. ``behind`` is the number of the keys before
-    them. A key that a call lacks is nil."""
+    """Return the Lua assignments of the keys that not every call carries. ``behind`` is the number of keys that come
+    before these: every call carries those keys. A key that a call lacks is nil."""
     if not groups:
         return ""
     names = [name for group in groups.values() for name in group]
@@ -84,8 +84,8 @@ def bind_on_demand(groups: Mapping[str, tuple[str, ...]], behind: int) -> str:
 
 
 def refuse_keys(groups: Mapping[str, tuple[str, ...]]) -> str:
-    """Return the Lua function ``refuse_keys()``. If the queue has facts (fields of ``meta``) whose keys the call lacks,
-    it returns the refusal of the call; else nil."""
+    """Return the Lua function ``refuse_keys()``. A call must carry the keys of each fact (field of ``meta``) that the
+    queue has. If the call lacks some of these keys, the Lua function returns the refusal of the call; else nil."""
     lacks = {fact: f"facts.{fact} and not {group[0]}" for fact, group in groups.items()}
     if not lacks:
         return "local function refuse_keys() return nil end"
@@ -143,8 +143,8 @@ def bind_texts(header: Header, shared: Iterable[str]) -> str:
 
 
 def key_check(header: Header) -> str:
-    """Return the Lua function ``check_keys()``. It fails if a key has a wrong type. Only those keys are checked that
-    the file writes and does not read before.
+    """Return the Lua function ``check_keys()``. It fails if a key has a wrong type. Only keys that the file writes
+    without reading them first are checked.
 
     The check comes first, because a failure after the first write would come too late.
     """

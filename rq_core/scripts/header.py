@@ -39,7 +39,7 @@ _USED = re.compile(r"(\w+)\(([\w\s]+)\)\s*")
 
 
 class HeaderError(Exception):
-    """Raised for a wrong header of a Lua file. It is a bug in rq-core."""
+    """Raised for a wrong header of a Lua file. Such a header is a bug in rq-core."""
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ class _File:
     given: tuple[str, ...]
     """The names that other files take from the include."""
     given_out: tuple[str, ...]
-    """The names of ``given`` that are used outside of this room: by the script, or by files of other rooms."""
+    """The names in ``given`` that are used outside of the include's room: by the script, or by files of other rooms."""
     part: str = ""
     """The Lua lines by which the include joins the parts of the script; empty if it is no part."""
 
@@ -126,8 +126,8 @@ def includes_of(lua: Path, script: Source, variant: Variant) -> dict[str, Source
 def part_steps(
     includes: Mapping[str, Source], users: Sequence[Source]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the steps of each part that a script runs, in the order in which the parts run; an empty dict if it runs
-    no parts.
+    """Return the steps of each part that a script runs, by part, in the order in which the parts run; an empty dict for
+    a script that runs no parts.
 
     A part is an include for data that may end with a job. Its steps are Lua functions.
     """
@@ -239,8 +239,8 @@ def _check_names(script: Source, includes: Mapping[str, Source]) -> None:
 
 
 def _order(files: Mapping[str, _File]) -> list[str]:
-    """Return the rooms in order: each comes after the rooms whose names it takes. Raises HeaderError if rooms take
-    names from each other in a circle."""
+    """Return the rooms in order: each room comes after the rooms from which it takes names. Raises HeaderError if rooms
+    take names from each other in a circle."""
     found: dict[str, None] = {}
 
     def add(room: str, above: tuple[str, ...]) -> None:
@@ -275,8 +275,8 @@ def _needed(include: Source, wanted: Iterable[str]) -> list[Part]:
 def _room(files: Sequence[_File], constants: Iterable[str], taken: Sequence[str]) -> str:
     """Return the Lua text of a room: a function that is called once.
 
-    Its arguments are the values that its files take from other rooms. Its results are the values that other rooms take
-    from its files.
+    The function's arguments are the values that the room's files take from other rooms. Its results are the values that
+    other rooms take from these files.
     """
     names = ", ".join(word for file in files for word in file.given if word not in VARIABLES)
     given = ", ".join(word for file in files for word in file.given_out if word not in VARIABLES)

@@ -26,7 +26,7 @@ _NO_TAIL: Final[Mapping[int, tuple[str, str]]] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Script:
-    """One script: its text, and what the commands that load and call it need."""
+    """One script: the text, and what the commands that load and call the script need."""
 
     name: str
     header: Header
@@ -35,7 +35,7 @@ class Script:
     keys: tuple[str, ...]
     """The keys that each call carries."""
     on_demand: Mapping[str, tuple[str, ...]]
-    """By fact, the further keys that calls to queues with this fact carry."""
+    """Further keys of a call, by fact: the call carries these keys if the queue has the fact."""
     args: tuple[str, ...]
     each: tuple[str, ...]
     function: str = ""

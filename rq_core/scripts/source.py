@@ -47,7 +47,7 @@ class Part:
         """Return the code for a place where the names in ``outside`` are declared already. The word `local` is removed
         if all names that the code defines are in ``outside``.
 
-        Raises HeaderError if only some of its names are in ``outside``.
+        Raises HeaderError if only some of these names are in ``outside``.
         """
         there = [name in outside for name in self.names]
         if not any(there):

@@ -42,7 +42,7 @@ T = TypeVar("T")
 _FAR_MS: Final = 10**13
 """A time (Unix ms) later than any instant."""
 DRAIN_MAX: Final = 10_000
-"""Maximum number of runs in one drain. Without it, a drain would never end if each run enqueued another job."""
+"""Maximum number of runs in one drain. Without this limit, a drain would never end if each run enqueued another job."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Ran:
     claim: int
     """Number of the claim: 1 for the job's first run."""
     outcome: str
-    """The job's state after the run: succeeded, scheduled or ready (both: it runs again), parked, dead, or cancelled. A
-    durable job that parked is ready if its wait was already over."""
+    """The job's state after the run: succeeded, scheduled or ready (in both states, the job will run again), parked,
+    dead, or cancelled. A durable job that parked is ready if its wait was already over."""
     error: str | None
     """The exception of the handler, as ``ValueError: no such user``; None without an exception."""
 
@@ -220,7 +220,8 @@ class Fake:
         return [], due
 
     def _due_besides(self, queue: str, at_ms: int) -> int | None:
-        """Return the earliest due time (Unix ms) of a job that is not parked. Return None if no such job is delayed.
+        """Return the earliest due time (Unix ms) of the queue's delayed jobs that are not parked. Return None if there
+        is no such job.
 
         ``at_ms`` is the earliest due time in the queue. It may belong to a schedule or to a parked job.
         """

@@ -38,7 +38,7 @@ class LastSpans:
             self._providers.append(provider)
 
     def export(self) -> None:
-        """Let the thread export the spans. Wait until it has, for FLUSH_S at most."""
+        """Let the thread export the spans. Wait for the end of the export, but at most FLUSH_S seconds."""
         self._end.set()
         if self._thread is not None:
             self._thread.join(FLUSH_S)

@@ -40,7 +40,7 @@ def _tell() -> None:
 
 
 class _Telling:
-    """Replaces OpenTelemetry's setter: sets the global provider, and calls the functions that wait for it."""
+    """Replaces OpenTelemetry's setter: sets the global provider, and calls the functions that wait for a provider."""
 
     def __init__(self, setter: Callable[..., None]) -> None:
         self._setter = setter

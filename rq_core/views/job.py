@@ -25,7 +25,8 @@ Rows = list[tuple[str, str]]
 
 
 def job_rows(row: ListedJob, standing: Standing, now_ms: float) -> Rows:
-    """Return the (name, value) rows about a job in Redis, and about the scope, worker or lane for which it waits."""
+    """Return the (name, value) rows about a job in Redis, about its lane, and about the scope or worker for which the
+    job waits."""
     job, facts = row.job, job_document(row.job)
     rows = [("job", job.id), ("queue", job.queue)]
     since = f", since {ago(facts['since_ms'], now_ms)}" if facts["since_ms"] else ""
@@ -63,7 +64,10 @@ def job_rows(row: ListedJob, standing: Standing, now_ms: float) -> Rows:
 
 
 def _cost(text: str | None) -> str:
-    """Return what a claim of the job takes from rates with a unit, by the producer's estimate; empty without costs."""
+    """Return, as text, how much of each unit a claim of the job takes from rates, by the producer's estimate.
+
+    Empty if the job has no costs, or if its costs are unreadable.
+    """
     try:
         costs = read_costs(text) if text else {}
     except ValueError:

@@ -68,7 +68,8 @@ def listed(
 ) -> Plan[Found[ListedJob]]:
     """Return at most ``limit`` jobs of a queue in these states. Without ``states``, return jobs that are not dead.
 
-    ``task`` and ``which`` leave out other jobs; ``which`` compares times with ``now_ms``. At most ``members`` jobs are
+    If ``task`` is given, jobs of other tasks are left out; if ``which`` is given, jobs that do not match this filter
+    are left out. The filter compares times with ``now_ms`` (Unix ms). At most ``members`` jobs are
     read (by default MEMBERS_MAX).
     """
     wanted = states or ALIVE

@@ -45,7 +45,8 @@ def when(row: ScheduleRow) -> str:
 
 
 def next_due(row: ScheduleRow, now_ms: float) -> str:
-    """Return, as text, in how long the next instant is due, or how late it is; "-" if the schedule is not on."""
+    """Return, as text, the time until the next instant is due, or how late this instant is; "-" if the schedule is not
+    on."""
     if row.schedule.state != "on":
         return "-"
     late_ms = now_ms - row.schedule.due_ms

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 def scopes(
     calls: Operations, queue: str, limit: int, *, lanes: int = LANES_MAX
 ) -> Plan[Found[ScopeStatus]]:
-    """Return the scopes that limit the jobs of a queue. Waiting jobs are counted in at most about ``lanes`` lanes."""
+    """Return at most ``limit`` of the scopes that limit the jobs of a queue.
+
+    Waiting jobs are counted in at most about ``lanes`` lanes.
+    """
     found = yield from calls.reads.caps(queue, limit + 1, lanes=lanes)
     notes = [f"the first {limit:,}; --limit shows more"] if len(found) > limit else []
     paused = [each.scope for each in found[:limit] if each.use.standing == "paused"]
@@ -35,8 +38,8 @@ def scopes(
 
 
 def with_pauses(statuses: Iterable[ScopeStatus], pauses: Mapping[str, Pause]) -> list[ScopeStatus]:
-    """Return scopes, each with the audit log's document of the pause in force. ``pauses`` has the last pause by
-    scope."""
+    """Return the scopes ``statuses``. A scope that is paused, or that is probing after a pause, gets the audit log's
+    document of this pause. ``pauses``: scope → its last pause in the log."""
     return [each._replace(pause=pause_of(each.use, pauses.get(each.scope))) for each in statuses]
 
 

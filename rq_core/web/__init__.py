@@ -1,12 +1,12 @@
 """The web page. It shows current problems, the queues, each job's history, and the queues at any past moment.
 
-Operators can change jobs, queues and schedules on it. :func:`rq_core.web.dashboard.dashboard` returns the page as an
-app for a Starlette or FastAPI site. ``rq-core web`` serves the page alone. Both need the extra ``web``. ``rq-core mcp``
-gives the same views to programs, and needs the extra ``mcp``.
+Operators can change jobs, queues and schedules on the page. :func:`rq_core.web.dashboard.dashboard` returns the page as
+an app for a Starlette or FastAPI site. ``rq-core web`` serves the page alone. Both need the extra ``web``. ``rq-core
+mcp`` gives the same views to programs, and needs the extra ``mcp``.
 
 Read ``pages`` first: its table has, for each page, the address, the reads, the view and the template.
 
-- ``pages``: the table of pages, and the questions that each asks Redis and the audit log.
+- ``pages``: the table of pages, and the questions that each page asks Redis and the audit log.
 - ``search``: parses addresses, and the text in the search box of /jobs.
 - ``views``: the documents of most pages. A template shows a document, and ``.json`` sends it.
 - ``job_lists``: the document of /jobs.

@@ -102,7 +102,7 @@ def build_site(
     behind_https: bool = False,
     clock: Callable[[], float] = time.time,
 ) -> Starlette:
-    """Make the Starlette app. It closes ``sources`` when it ends.
+    """Make the Starlette app. The app closes ``sources`` when it ends.
 
     ``behind_https``: whether browsers reach the app through a proxy that ends TLS. The cookie is then for HTTPS only.
     """

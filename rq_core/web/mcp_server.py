@@ -44,7 +44,7 @@ INSTRUCTIONS: Final = (
 
 
 class ArgumentRefused(Exception):
-    """The error that a tool does not take an argument. Its text gives the reason."""
+    """The error for an argument that a tool does not take. The error's text gives the reason."""
 
 
 def tools() -> list[types.Tool]:

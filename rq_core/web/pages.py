@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 QUEUES_MAX: Final = 10
 """Maximum number of queues for which one page reads further data, queue by queue."""
 LANES_MAX: Final = 1_000
-"""Maximum number of lanes whose jobs are counted for one page. It is lower than for the command line, since an open
-page is read again every two seconds."""
+"""Maximum number of lanes whose jobs are counted for one page. The number is lower than for the command line, since an
+open page is read again every two seconds."""
 MEMBERS_MAX: Final = 5_000
-"""Maximum number of jobs that are read for one list. It is lower than for the command line, since an open page is read
-again every two seconds."""
+"""Maximum number of jobs that are read for one list. The number is lower than for the command line, since an open page
+is read again every two seconds."""
 SPECS_MAX: Final = 500
 """Maximum number of jobs that are read for one list if their headers or arguments are asked for."""
 DAY_MS: Final = 24 * 60 * MINUTE_MS
@@ -56,8 +56,9 @@ class Now(NamedTuple):
     """The shared reading of the audit log, if the log is asked."""
 
     def names(self) -> list[str]:
-        """Return the name of the requested queue. Without one, return the names of the log's first QUEUES_MAX
-        queues."""
+        """Return the name of the requested queue. If no queue is requested, return the names of the log's first
+        QUEUES_MAX queues.
+        """
         if self.asked.queue is not None:
             return [self.asked.queue]
         known = () if self.log is None else self.log.queues
@@ -244,7 +245,9 @@ def _tail(log: AuditQuestions, now: Now) -> Any:
 
 
 def _ticks(log: AuditQuestions, now: Now) -> Any:
-    """Read the last instants of the requested schedule. Without one, read queue → the last instant of each schedule."""
+    """Read the last instants of the requested schedule. If no schedule is requested, read the last instant of each
+    schedule.
+    """
     if now.asked.name:
         return log.schedule(now.asked.queue or "", now.asked.name, ROWS_MAX)
     return {name: log.last_ticks(name) for name in now.names()}

@@ -121,7 +121,7 @@ def _definition(found: ScheduleRow) -> list[list[str]]:
 
 
 def _next(found: ScheduleRow) -> list[Document]:
-    """Return the next instants of a schedule; empty if it is not on, or its rule cannot be read."""
+    """Return the next instants of a schedule; empty if the schedule is not on, or its rule cannot be read."""
     stored = found.schedule
     if stored.state != "on":
         return []

@@ -29,7 +29,7 @@ are read from the log."""
 ID: Final = "id"
 """The word for a job's id. A value without a word is an id, too."""
 WORDS: Final = (*FILTER_WORDS, OUTCOME, ID)
-"""The words that a search may have: those of a Filter, and two that no Filter has."""
+"""The words that a search may have: the words of a Filter, and two words that no Filter has."""
 OF_LOG: Final = ("queue", "task", "error", "worker", "scope", "since", "until", OUTCOME, ID)
 """The words that the audit log can answer."""
 SUCCEEDED: Final = str(Event.SUCCEEDED)
@@ -67,7 +67,7 @@ class PageQuery:
     words: Words = ()
     """The words of a search, each with its value as it was entered, in the order of WORDS."""
     filter: Filter = _NO_FILTER
-    """The words that are terms of a filter. If no queue is asked for, its queue is ANY."""
+    """The words that are terms of a filter. If the search names no queue, the filter's queue is ANY."""
     outcomes: tuple[str, ...] = ()
     at_ms: int | None = None
     before: Place | None = None
@@ -188,8 +188,8 @@ def asked_of(path: Mapping[str, str], asks: Iterable[tuple[str, str]], now_ms: i
 def _outcomes(text: str, words: Words, queue: str) -> tuple[str, ...]:
     """Return the outcomes that a search names.
 
-    Raises InvalidOption for an unknown outcome, for successes of all queues, and for other words that the log cannot
-    answer.
+    Raises InvalidOption if an outcome is unknown, if the search asks for successes and names no queue, or if it also
+    has a word that the log cannot answer.
     """
     said = _one_of(OUTCOME, text, (*OUTCOMES, *_GROUPS))
     outcomes = tuple(dict.fromkeys(o for each in said for o in _GROUPS.get(each, (each,))))

@@ -84,7 +84,9 @@ def _copier_of(app: App, redis_url: str, prefix: str) -> App:
 
 
 class RecentAnswers:
-    """Keeps the answers for each address for SHARED_S seconds. So fifty viewers cost the sources no more than one."""
+    """Keeps the answers for each address for SHARED_S seconds. So fifty viewers cost the sources no more than one
+    viewer.
+    """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

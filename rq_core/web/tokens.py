@@ -136,7 +136,7 @@ class Tokens:
 
 
 def add_token(path: Path, name: str, *, see_arguments: bool = False, role: str = VIEWER) -> str:
-    """Give a name a new token in place of its old one. Return the token, which is stored nowhere.
+    """Give a name a new token in place of the name's old token. Return the token, which is stored nowhere.
 
     Raises InvalidName. Raises InvalidOption for an unknown role, or if the file cannot be written.
     """

@@ -30,7 +30,7 @@ control the terminal or browser."""
 
 
 def plain(text: object) -> str:
-    """Return a text whose control characters are escaped, such as ESC or a change of the writing direction.
+    """Return a text with its control characters escaped, such as ESC or a character that changes the writing direction.
 
     Line ends and tabs stay. Templates escape markup.
     """

@@ -3,9 +3,10 @@
 A turn sends the settlements of all jobs that ended since the last turn, and a claim for the free places. At low load a
 turn settles one job; under load it settles many. The worker claims no more jobs than it can start at once.
 
-Turns overlap with handlers. A claim asks for at most half of the places, or for all if there are fewer than 16. When
-its jobs arrive, the worker sends the next turn before it starts their handlers. So handlers run while Redis carries out
-the turn. The time per job is the longer of Python's time and Redis' time, not their sum.
+Turns overlap with handlers. A claim asks for at most half of the worker's places, or for all places if the worker has
+fewer than 16. When the claimed jobs arrive, the worker sends the next turn before it starts the handlers of these jobs.
+So handlers run while Redis carries out the turn. The time per job is the longer of Python's time and Redis' time, not
+their sum.
 
 The modules, in the order in which a job passes through them:
 

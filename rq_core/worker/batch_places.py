@@ -4,7 +4,7 @@ Jobs that wait for their batch to begin share places: a whole batch of them take
 worker claims up to the number of jobs in a batch.
 
 A batch begins when a place has no handler. If there are more batches than places, batches wait. The worker extends the
-leases of their jobs meanwhile.
+leases of the waiting jobs meanwhile.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def batch_sizes(app: App) -> dict[str, int]:
 def jobs_at_once(app: App, options: WorkerOptions) -> int:
     """Return the maximum number of jobs that a worker may hold at once.
 
-    ROWS_MAX limits the number, unless ``concurrency`` is higher. A supervisor reserves memory for as many leases.
+    The number is at most ROWS_MAX, or ``concurrency`` if that is higher. A supervisor reserves memory for this number
+    of leases.
     """
     served = options.serving(app.queues).queues
     sizes = [size for queue, size in batch_sizes(app).items() if queue in served]
@@ -72,8 +73,8 @@ class BatchCapacity(Capacity):
         self.shares = BatchShares(options, sizes)
         self.on_reserve = self._reserved
         self._waiting = dict.fromkeys(sizes, 0)
-        """Queue → number of its jobs that may still begin. These are jobs that have arrived and not begun, and jobs
-        that a claim under way may bring."""
+        """Queue → number of its waiting jobs: jobs that have arrived but not begun, and jobs that a claim under way may
+        bring."""
         self._shared = 0
         """Number of taken places that the jobs in ``_waiting`` share."""
         self._kept_for_batches = 0
@@ -94,7 +95,7 @@ class BatchCapacity(Capacity):
             self.hold(queue, jobs)
 
     def _room(self, queue: str) -> int:
-        """Return how many more jobs of a batch task fit into the places that its waiting jobs already take."""
+        """Return how many more jobs of the queue fit into the places that its waiting jobs already take."""
         return -self._waiting[queue] % self.sizes[queue]
 
     def busy(self) -> int:
@@ -178,7 +179,9 @@ class BatchHandlers(Handlers):
             self.executor.give_back_all()
 
     def arrive(self, claim: Claim, since: float) -> None:
-        """Accept a claimed job, as Handlers does. A job of a batch task's queue then shares a place."""
+        """Accept a claimed job, as Handlers does. A job of a batch task's queue then shares a place with the waiting
+        jobs of that queue.
+        """
         super().arrive(claim, since)
         if claim.queue in self._places.sizes:
             self._places.taken -= 1

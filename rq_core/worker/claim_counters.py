@@ -2,7 +2,8 @@
 
 The counts outlive the process. Each process writes a table of its own, so no lock is needed: a number is one aligned
 double, written by one thread. A row belongs to a queue and a task. Once all rows are taken, claims without a row are
-counted under OTHER. The numbers of the whole process (:class:`Vitals`) are before the rows.
+counted under OTHER. The numbers of the whole process (:class:`Vitals`) are at the beginning of the table, before the
+rows.
 
 A handler in native code may overwrite the table, and a process may be killed while it writes. So a reader replaces
 impossible numbers by 0: no content of a table can stop the supervisor.
@@ -98,7 +99,7 @@ class Vitals(NamedTuple):
     """Time of Redis' last answer to a claim, or of the worker's start; 0: the worker has not started, or claims no
     more."""
     due_at: float
-    """Time at which the event loop should be measured next."""
+    """Time at which the lateness of the event loop should be measured next."""
     lag_s: float
     """Greatest lateness of the loop, in seconds, among the last measurements."""
     resident: float
@@ -119,8 +120,9 @@ class _Counts(NamedTuple):
 
 
 class FlowTable:
-    """The counts of one worker process. The worker writes the table; its supervisor, if it has one, creates and reads
-    it."""
+    """The counts of one worker process. The worker writes the table. The worker's supervisor, if there is one, creates
+    and reads the table.
+    """
 
     def __init__(self, context: SpawnContext | None = None, rows: int = ROWS_MAX) -> None:
         """Create an empty table of ``rows`` rows. Only with ``context`` can another process read the table."""
@@ -155,7 +157,9 @@ class FlowTable:
         self._numbers[_TURNS_S] += took_s
 
     def measured(self, due_at: float, lag_s: float, resident: int) -> None:
-        """Store the time of the loop's next measurement, its greatest lag (seconds) and the resident memory (bytes)."""
+        """Store the time of the loop's next measurement, the loop's greatest lag (seconds) and the resident memory
+        (bytes).
+        """
         self._numbers[_LAG_S], self._numbers[_RESIDENT] = lag_s, resident
         self._numbers[_DUE_AT] = due_at
 
@@ -165,8 +169,9 @@ class FlowTable:
         self._numbers[_ANSWERED_AT] = 0.0
 
     def ended(self, settled: Sequence[Settlement], answers: Mapping[str, str]) -> None:
-        """Count the claims of these settlements, which Redis has answered. ``answers``: job id → the script's answer,
-        except for successes."""
+        """Count the claims of these settlements. Redis has answered all of them. ``answers``: job id → the script's
+        answer, except for successes.
+        """
         # This runs for every job; most jobs have the queue and the task of the job before.
         rows = {(each.claim.queue, each.task) for each in settled}
         for queue, task in rows:

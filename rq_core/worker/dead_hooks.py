@@ -55,8 +55,8 @@ FIELD: Final = "on_dead_ms"
 
 
 LAG_MS: Final = 60_000
-"""Maximum milliseconds that the mark may lag while no job dies. A worker that finds a mark in the future checks the
-deaths of the last LAG_MS again."""
+"""Maximum milliseconds by which the mark may be behind the present time while no job dies. A worker that finds a mark
+in the future checks the deaths of the last LAG_MS again."""
 
 
 REMEMBER_MS: Final = 600_000
@@ -71,8 +71,8 @@ which is not over yet."""
 
 
 STEP_MS: Final = 5
-"""If Redis' clock falls behind this worker's clock by more than this number of milliseconds, it counts as set back. A
-smaller difference means that Redis' clock is slower."""
+"""If Redis' clock falls behind this worker's clock by more than this number of milliseconds, Redis' clock counts as set
+back. A smaller difference means that Redis' clock is slower."""
 
 
 SLACK_MS: Final = 1_000
@@ -102,7 +102,7 @@ class DeathWatch:
         self._clock = clock
         self._keys = queue_keys(queue, calls.delivery.prefix)
         self._last: tuple[int, float] | None = None
-        """Times of the last check: Redis' time (Unix ms), and the worker's monotonic time just after it (seconds)."""
+        """Times of the last check: Redis' time (Unix ms), and the worker's monotonic time just after that (seconds)."""
         self.told = 0
         """Number of deaths that this watch handed over to hooks, even if another worker had already done so."""
 
@@ -113,8 +113,7 @@ class DeathWatch:
         yield from self._mark_beginning(now - 1)
 
     def _now(self) -> Plan[tuple[int, str | None]]:
-        """Return Redis' time (Unix ms) and the queue's mark (Unix ms, as text). Without a mark, None takes
-        its place."""
+        """Return Redis' time (Unix ms) and the queue's mark (Unix ms, as text; None: the queue has no mark)."""
         asked = ["HGET", self._keys("meta"), FIELD]
         # TIME is sent together with a read of the queue: in a cluster the clock of the queue's shard counts.
         time, seen = yield from self._calls.delivery.ask([["TIME"], asked], self._queue)
@@ -158,9 +157,9 @@ class DeathWatch:
         return int(seen)
 
     def _died(self, since: int, upto: int) -> Plan[tuple[list[str], int, bool]]:
-        """Return (ids, time, more) for deaths after ``since``, up to ``upto`` (Unix ms).
+        """Return (ids, time, more) for jobs that died after ``since``, and at ``upto`` or earlier (Unix ms).
 
-        ``time``: the ids are complete up to this time (Unix ms). ``more``: whether more deaths are left.
+        ``ids``: the ids of all jobs that died up to ``time`` (Unix ms). ``more``: whether more deaths are left.
         """
         ask, dead = self._calls.delivery.ask, self._keys("dead")
         span = [f"({since}", upto, "WITHSCORES", "LIMIT", 0, DEATHS_MAX]

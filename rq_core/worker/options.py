@@ -58,7 +58,7 @@ class WorkerOptions:
     def serving(self, declared: Sequence[str]) -> WorkerOptions:
         """Return these options. If they name no queues, return a copy with the queues ``declared`` by the app.
 
-        Raises InvalidOption if the app declares none either.
+        Raises InvalidOption if neither the options nor the app name a queue.
         """
         if self.queues:
             return self

@@ -29,9 +29,11 @@ class QueueGroup:
     turns: int = 0
     """Number of turns under way."""
     claiming: list[Call[Claimed]] = field(default_factory=list)
-    """The claims under way: those of the turns, and the armed one."""
+    """The claims under way: the claims of the turns, and the armed claim, which is sent behind a wait for a wake
+    token."""
     armed: asyncio.Task[None] | None = None
-    """The last wait with an armed claim. It ends when the answer to the claim has been processed."""
+    """The asyncio task of the last wait with an armed claim. The task ends when the answer to this claim has been
+    processed."""
     death: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a job of these queues died in this worker."""
 

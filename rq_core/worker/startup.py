@@ -152,7 +152,7 @@ class Startup:
         log.warning("%s", text, extra={"worker": self._worker})
 
     async def await_absent(self) -> None:
-        """Check every LOOK_S_MAX seconds whether a queue that was left out can be used. Serve it from then on."""
+        """Check every LOOK_S_MAX seconds each queue that was left out. Serve the queue once it can be used."""
         absent = [queue for queue in self._groups.queues.values() if queue.absent]
         # Each queue separately: a shard that is down must not keep the worker from the other queues.
         await asyncio.gather(*map(self._await, absent))
@@ -208,7 +208,9 @@ class Startup:
                     log.error("declaring the schedules of queue %s failed: %s", queue.name, error)  # noqa: TRY400
 
     async def _begin_telling(self, *queues: str) -> None:
-        """Set the mark of each queue that has none. Only deaths after the mark get their hooks' jobs."""
+        """Set the mark of each queue that has no mark (:mod:`rq_core.worker.dead_hooks`). Only deaths after the mark
+        get their hooks' jobs.
+        """
         for watch in death_watches(self._client, self._app.tasks, queues).values():
             await self._client.run(watch.begin())
 

@@ -1,9 +1,9 @@
 """Computes the instants of schedules that are due, and sends them to Redis, which enqueues the schedules' jobs.
 
-The answer to a claim says that schedules of its queue are due. The worker then gets some of these schedules. For each,
-it computes the instant to run and the next instant, and sends both. Redis compares them with its own data, and moves
-the schedule to its next instant. If a worker sends nothing for a schedule, another worker gets the schedule some
-seconds later. So the workers need no leader.
+The answer to a claim says that schedules of its queue are due. The worker then gets some of these schedules. For each
+of these schedules, the worker computes the instant to run and the next instant, and sends both instants to Redis. Redis
+compares them with its own data, and moves the schedule to its next instant. If a worker sends nothing for a schedule,
+another worker gets the schedule some seconds later. So the workers need no leader.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ def seen_ms_in(entry: str) -> int:
 def instants_of(due: Mapping[str, str], now_ms: int) -> list[Instant]:
     """Return what to send to Redis for each due schedule. ``due``: name → the schedule's entry.
 
-    A damaged schedule is logged and left out. If this process cannot compute a schedule's instants, ``next_ms`` is 0 in
-    what it sends.
+    A damaged schedule is logged and left out. If this process cannot compute a schedule's instants, ``next_ms`` of the
+    schedule's Instant is 0.
     """
     from rq_core.model.recurrence import from_json
     from rq_core.model.schedule import Schedule

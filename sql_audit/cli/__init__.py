@@ -1,5 +1,5 @@
-"""The commands ``rq-core audit …``: run the mirror, and query the log. ``rq-core`` finds them by the entry point
-``rq_core.commands``.
+"""The commands ``rq-core audit …``: run the mirror, and query the log. ``rq-core`` finds these commands by the entry
+point ``rq_core.commands``.
 
 `root` lists the commands. Each other module has the commands of one subject, and is imported when one of its commands
 runs. Slow imports (SQLAlchemy, rich) are inside the commands that need them.

@@ -236,7 +236,7 @@ def settle(url: str, *, is_copy: bool, moved: bool, same_place: bool) -> None:
 def verify(url: str, audit_url: str | None, *, as_json: bool) -> None:
     """Compare the count of rows that were handed over with the events of this inbox in the audit log.
 
-    The exit status is 1 if they differ.
+    The exit status is 1 if the two numbers differ.
     """
     from sql_audit.inbox.verify import compare_with_log
 

@@ -211,7 +211,7 @@ def off(url: str | None, redis_url: str, prefix: str, queue: str, *, force: bool
 def on(url: str | None, redis_url: str, prefix: str, queue: str) -> None:
     """Switch QUEUE's audit log on. Creates the tables in a new database.
 
-    A starting mirror does the same. A running mirror of the queue continues when its log is on again.
+    A starting mirror does the same. A running mirror continues with the queue when the queue's log is on again.
     """
     address = required(url)
     with connect(redis_url, prefix) as client:

@@ -62,7 +62,8 @@ def asking(url: str | None) -> Iterator[Engine]:
 
 
 def known_watermarks(engine: Engine, queue: str | None) -> list[Watermark]:
-    """Return the watermark (the last mirrored entry) of ``queue``. Without ``queue``, return that of every queue.
+    """Return the watermark (the last mirrored entry) of ``queue``. Without ``queue``, return the watermark of every
+    queue.
 
     Raises QueueNotMirrored if the log has no such queue, and NothingMirrored if the log is empty.
     """

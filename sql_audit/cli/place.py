@@ -50,9 +50,9 @@ def adopt_command(url: str | None, redis_url: str, prefix: str, queues: Sequence
     """Record that the log's queues are in this Redis now: Redis was moved, lost everything and was used again, or its
     prefix was renamed.
 
-    No mirror may still read the old Redis: the log refuses it from then on. Queues and jobs that this Redis does not
-    have are lost: the next `audit run` records this. The command refuses this Redis, and changes nothing, if another
-    audit database mirrors a queue of it; --queue adopts only the named queues.
+    No mirror may still read the old Redis: from then on, the log refuses the old Redis. Queues and jobs that this Redis
+    does not have are lost: the next `audit run` records this. The command refuses this Redis, and changes nothing, if
+    another audit database mirrors one of this Redis' queues; --queue adopts only the named queues.
     """
     with current(url) as database, connect(redis_url, prefix) as client:
         from sql_audit.mirror import source_registry

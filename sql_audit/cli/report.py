@@ -51,9 +51,9 @@ def report_command(
 ) -> None:
     """Show jobs, claims, retries, deaths, times and throughput per queue and task.
 
-    With --since or --until, it counts only claims that ended in this period, and jobs that were cancelled or discarded
-    in it; it reads no other part of the log. TIME is like '2026-11-21 10:00' (UTC if no zone is given), 10:00 (the last
-    time that it was ten), '10m ago' (s, m, h, d, w or y), now or Unix ms.
+    With --since or --until, the command counts only claims that ended in this period, and jobs that were cancelled or
+    discarded in this period; it reads no other part of the log. TIME is like '2026-11-21 10:00' (UTC if no zone is
+    given), 10:00 (the last time that it was ten), '10m ago' (s, m, h, d, w or y), now or Unix ms.
     """
     with asking(url) as engine:
         from sql_audit.queries import reports, window
@@ -79,7 +79,7 @@ _COUNTS: Final = {
     "jobs": "jobs", "succeeded": "succeeded", "claims": "claims", "retries": "retries", "expired": "lease_expired",
     "rolled back": "rolled_back", "dead": "dead", "cancelled": "cancelled", "discarded": "discarded",
 }  # fmt: skip
-"""Head of a column → the field of the report with the count that the column shows."""
+"""By head of a column: the field of the report with the count that the column shows."""
 _TIMES: Final = {
     "waited p50": "waited_p50_ms", "waited p95": "waited_p95_ms", "ran p50": "ran_p50_ms", "ran p95": "ran_p95_ms",
 }  # fmt: skip

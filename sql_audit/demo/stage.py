@@ -60,8 +60,7 @@ class DemoOutcome:
     """Number of larger files that the capped task compressed."""
     size: int
     packed: int
-    """``size`` is the total number of bytes of the larger files before the compression, and ``packed`` the number after
-    it."""
+    """The total number of bytes of the larger files after the compression; ``size`` is the number before it."""
     compressing: int
     """The highest number of claims of the capped task that were in force at once, according to the log in SQL."""
     problems: tuple[str, ...]

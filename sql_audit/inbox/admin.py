@@ -28,12 +28,12 @@ class QueueState:
 
     queue: str
     rows: int
-    """Number of rows that are not in Redis yet. If there are more rows than are counted, it is the number of the
+    """Number of rows that are not in Redis yet. If there are more rows than are counted, this is the number of the
     counted rows."""
     oldest_ms: int | None
     """Milliseconds since the first row that is not in Redis yet was inserted; None: there is no such row."""
     parked: int
-    """Number of parked rows. If there are more rows than are counted, it is the number of the counted rows."""
+    """Number of parked rows. If there are more rows than are counted, this is the number of the counted rows."""
     relayed: int
     """Number of rows that became jobs."""
     held: int

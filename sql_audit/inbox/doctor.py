@@ -81,7 +81,7 @@ def _rights(session: Session) -> Iterator[str]:
 
 
 def _slot(session: Session, client: Client, queue: str) -> Iterator[str]:
-    """Compare a queue's last batch in SQL with its call slot in Redis. Yield a sentence if one of them must have lost
+    """Compare a queue's last batch in SQL with its call slot in Redis. Yield a sentence if SQL or Redis must have lost
     data.
     """
     try:

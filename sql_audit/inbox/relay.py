@@ -1,11 +1,11 @@
 """Hands the rows of a user's database over to Redis, each exactly once.
 
 Before a batch is sent, the relay commits to the database which rows, call slots and call number the batch has. Redis
-carries out a call number once, and answers a repeated call as before. So any relay may send a batch without an answer
-again. The rows are deleted only after the answer. No lock is held while a batch is being sent.
+carries out a call number once, and answers a repeated call as before. So if a batch has no answer, any relay may send
+it again. The rows are deleted only after the answer. No lock is held while a batch is being sent.
 
-A COMMIT waits for the disk, so one batch has the rows of several calls. Each call has its own slot; the call number is
-the batch's. A row's position in the batch determines its call.
+A COMMIT waits for the disk, so one batch has the rows of several calls. Each call has its own slot; all calls of the
+batch have the same call number. A row's position in the batch determines the row's call.
 
 A relay draws a random name for its slot and counts the call numbers in memory. So no call number is used twice, even if
 the database is set back to an older state.
@@ -131,7 +131,9 @@ class Relay:
         clock: Callable[[], float] = time.time,
         on_step: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``on_step`` is called between the steps of a turn; tests kill the relay in it."""
+        """Begin before the first turn. ``on_step`` is called between the steps of a turn; tests use it to kill the
+        relay there.
+        """
         self.name = boot_id("r")
         self._session = session
         self._client = client
@@ -238,8 +240,8 @@ class Relay:
     ) -> RowCounts:
         """End the batch that Redis has answered, and return the counts of its rows.
 
-        Rows of accepted calls are deleted or parked. Rows of a refused call stay, but a single row with bad arguments
-        is parked.
+        Rows of accepted calls are deleted or parked. Rows of a refused call stay in the inbox. But if a call had one
+        row and Redis rejected its arguments, the row is parked.
         """
         relayed = held = duplicate = 0
         done: list[int] = []

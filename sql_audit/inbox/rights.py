@@ -57,8 +57,8 @@ ROLES: Final[Mapping[str, InboxRole]] = {
 def grants_of(role: str, *, user: str, database: str, schema: str) -> Iterator[str]:
     """Yield the SQL statements that give ``user`` the rights of a role in ROLES.
 
-    The owner of the tables, or a superuser, must execute the statements. They set the user's ``search_path``, except
-    for the producer's.
+    The owner of the tables, or a superuser, must execute the statements. The statements set the user's ``search_path``,
+    except for the role ``producer``.
     """
     who, where, tables = quoted(user), quoted(database), quoted(schema)
     if role != "producer":

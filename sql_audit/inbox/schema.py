@@ -205,7 +205,7 @@ def missing_tables(connection: Connection) -> tuple[str, ...]:
 _COLUMN: Final = re.compile(r"^  ([a-z_]+) (\w+)(.*)$", re.MULTILINE)
 _KEY: Final = re.compile(r"^  (?:PRIMARY KEY|UNIQUE) \(([^)]*)\)", re.MULTILINE)
 _TYPES: Final = {"timestamptz": "timestamp with time zone"}
-"""PostgreSQL's names of types, by the names in the statements, for types with different names."""
+"""For types that PostgreSQL's catalog names differently: the catalog's name, by the name in the statements."""
 _PG_COLUMNS: Final = """SELECT attname, format_type(atttypid, atttypmod), attnotnull, atthasdef OR attidentity <> ''
  FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"""
 _PG_INDEXES: Final = """SELECT indisunique AND indpred IS NULL, (SELECT string_agg(attname, ', ' ORDER BY at)
@@ -221,7 +221,8 @@ _LITE_KEY: Final = """SELECT group_concat(name, ', ') FROM (SELECT name FROM pra
 _BEHIND: Final = """SELECT CASE WHEN has_sequence_privilege(s, 'USAGE') OR has_sequence_privilege(s, 'SELECT')
  THEN (SELECT max(id) FROM rqc_inbox) > coalesce(pg_sequence_last_value(s), 0) END
  FROM CAST(pg_get_serial_sequence('rqc_inbox', 'id') AS regclass) AS s"""
-"""Returns whether the sequence of ids may give an id that a row has; null if the user may not read the sequence."""
+"""Returns whether the sequence of ids may give an id that a row already has; null if the user may not read the
+sequence."""
 
 
 class _Column(NamedTuple):

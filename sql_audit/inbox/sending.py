@@ -1,7 +1,7 @@
 """Sends batches of rows to Redis, and reads the answers.
 
-A batch is sent in calls. Each call has its own slot; the call number is the batch's. A row's position in the batch
-determines its call.
+A batch is sent in calls. Each call has its own slot; all calls of the batch have the same call number. A row's position
+in the batch determines the row's call.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RowBatch:
 
     of: Number
     jobs: Sequence[NewJob | None]
-    """The jobs of the rows, in the order of their ids as they were committed; None: the row is gone."""
+    """The jobs of the rows, in the order in which the rows' ids were committed; None: the row is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class CallAnswer:
     """The answer of Redis to one call of a batch."""
 
     others: Sequence[tuple[int, str]] = ()
-    """The rows that became no new job: their place in the call, from 0, and the outcome."""
+    """A pair for each row that became no new job: the row's place in the call, from 0, and the outcome."""
     error: StaleCall | BadArguments | None = None
     is_whole: bool = True
-    """True if all rows of the call were sent. If false, the answer may belong to an earlier, longer call; its places
-    then refer to the rows of the longer call."""
+    """True if all rows of the call were sent. If false, the answer may belong to an earlier, longer call; the places in
+    ``others`` then refer to the rows of the longer call."""
 
 
 class BatchAnswer(NamedTuple):

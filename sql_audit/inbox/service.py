@@ -3,8 +3,8 @@
 After its COMMIT, a producer pushes a token, the name of the queue, into ``rqc:inbox``. The token wakes the relay, which
 serves this queue before all others; that saves about 1 ms.
 
-Without a token, the relay looks for rows every 0.5 s on PostgreSQL. On SQLite it checks every 20 ms whether the file
-has changed, which is cheap.
+Without a token, the relay looks for rows every 0.5 s on PostgreSQL. On SQLite the relay checks every 20 ms whether the
+file has changed, which is cheap.
 
 If Redis does not answer, or a queue is full, the queue is put off. The pause doubles with each failure. Turns for the
 other queues continue. If the database does not answer, all turns wait.
@@ -68,7 +68,7 @@ class RelayService:
     clock: Callable[[], float] = time.monotonic
     _pauses: dict[str, _Pause] = field(default_factory=dict)
     _moved: bool = False
-    """True if the last round did something."""
+    """True if a turn in the last round did something. (A round makes one turn for each queue.)"""
     _listed_at: float = 0.0
     _error: str = ""
     _file: tuple[int, int] | None = None

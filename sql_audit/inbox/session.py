@@ -83,7 +83,8 @@ class Session:
     """One connection to a user's database, opened at its first use. Only one thread may use the session at a time."""
 
     def __init__(self, url: str, *, writes: bool = True) -> None:
-        """Raise InboxUrlInvalid, or InboxUnavailable if the driver is not installed.
+        """Prepare the session; nothing is opened yet. Raise InboxUrlInvalid if ``url`` is not valid, and
+        InboxUnavailable if the driver is not installed.
 
         On SQLite, a session without ``writes`` does not take the write lock.
         """

@@ -22,8 +22,9 @@ _IDLE: Final = f"set_config('idle_in_transaction_session_timeout', '{IDLE_MS}', 
 _BY_INDEX: Final = tuple(
     f"set_config('enable_{plan}', 'off', true)" for plan in ("seqscan", "bitmapscan", "sort")
 )
-"""Expressions that make PostgreSQL read rows in the order of their index. Its statistics are usually from a moment at
-which the table was nearly empty, so PostgreSQL would otherwise read and sort the whole queue for each batch."""
+"""Expressions that make PostgreSQL read rows in the order of their index. PostgreSQL's statistics are usually from a
+moment at which the table was nearly empty. Without these settings, PostgreSQL would read and sort the whole queue for
+each batch."""
 
 
 def queues_of(table: str, what: str = "name") -> str:
@@ -45,7 +46,7 @@ class Statements(NamedTuple):
     ids: Callable[[Sequence[int]], tuple[Any, ...]]
     """Makes the values of a statement that takes many ids. At least one id is needed."""
     settings: str
-    """Sets for the transaction how tables are read; empty for SQLite."""
+    """Sets how PostgreSQL reads tables in the transaction; empty for SQLite."""
     queues: str
     """Selects the queues with rows, or with a batch that was not answered yet."""
     lock: str

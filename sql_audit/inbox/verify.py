@@ -56,7 +56,7 @@ class Comparison:
     relayed: int
     """Number of rows that became jobs, as the inbox counts them."""
     events: int
-    """Number of ``enqueued`` events by the inbox in the log."""
+    """Number of ``enqueued`` events in the log whose actor is the inbox."""
     finding: str | None
     """The difference; None if the two agree."""
     notes: tuple[str, ...] = ()

@@ -18,10 +18,12 @@ read slower. ``rq-core inbox status`` counts more."""
 
 
 class InboxWatch:
-    """Reads one inbox. Threads may share it. See rq_core.model.plugins.InboxReader."""
+    """Reads one inbox. Threads may share the object. See rq_core.model.plugins.InboxReader."""
 
     def __init__(self, url: str) -> None:
-        """Raise InboxUrlInvalid, or InboxUnavailable if the driver is not installed."""
+        """Prepare the reader; nothing is read yet. Raise InboxUrlInvalid if ``url`` is not valid, and InboxUnavailable
+        if the driver is not installed.
+        """
         self._session = Session(url, writes=False)
         self._lock = threading.Lock()
         self._checked = False

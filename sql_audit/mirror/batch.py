@@ -85,7 +85,8 @@ class EventBatch:
 class Projection(NamedTuple):
     """The rows that a batch's events change. ``events`` is the number of events.
 
-    ``jobs`` and ``attempts`` are pairs: new rows, and rows that replace or may replace a row in SQL.
+    ``jobs`` has the rows of jobs as a pair: new rows, and rows that replace or may replace a row in SQL. ``attempts``
+    has the rows of claims in the same way.
     """
 
     events: int

@@ -46,7 +46,8 @@ class Cursor:
     trim_bytes: int
     prefix: str | None
     stamp: str | None
-    """The queue's stamp; prefix and stamp together are the queue's source."""
+    """The queue's stamp, a random mark by which SQL recognises the queue. Prefix and stamp together are the queue's
+    source."""
 
     @property
     def position(self) -> OutboxId | None:

@@ -48,7 +48,8 @@ _FIRST: Final = text(
 
 
 class Behind(Exception):
-    """Redis must begin a new epoch before the mirror can continue. ``known`` is the epoch after which it must begin.
+    """Redis must begin a new epoch before the mirror can continue. ``known`` is the epoch after which the new epoch
+    must begin.
 
     The mirror catches the error, and attaches the queue again with ``known`` (see OutboxSource.attach).
     """
@@ -75,9 +76,9 @@ class Fork:
 
 
 def rejoin(reader: Reader, tail: Tail) -> Tail:
-    """Return the entries from which the mirror continues after Redis has lost or changed the anchor.
+    """Return a tail with the entries from which the mirror continues after Redis has lost or changed the anchor.
 
-    If Redis lacks the anchor but has later entries, these are the entries in ``tail``. Otherwise, the mirror continues
+    If Redis lacks the anchor but has later entries, ``tail`` already has these entries. Otherwise, the mirror continues
     from the entries of later epochs. Raise Behind if Redis has no later epoch.
     """
     assert tail.anchor is not None
@@ -172,7 +173,7 @@ def _compare(
 def _before_the_log(connection: Connection, queue: str) -> OutboxId | None:
     """Return the last entry that Redis had before SQL's first entry.
 
-    Return None if SQL has no entry, or if its first entry names no earlier one.
+    Return None if SQL has no entry, or if SQL's first entry names no earlier entry.
     """
     row = connection.execute(_FIRST, {"queue": queue}).one_or_none()
     if row is None:

@@ -40,7 +40,7 @@ def among(
 ) -> list[Break]:
     """Return the beginnings of epochs and the breaks in the numbering of a batch.
 
-    ``before`` is the last entry before the batch, and ``at_ms`` is its time (Unix ms).
+    ``before`` is the last entry before the batch, and ``at_ms`` is the time of that entry (Unix ms).
     """
     breaks: list[Break] = []
     if fork is not None and fork.changed is not None:

@@ -67,7 +67,8 @@ class Intake:
     """For the event that begins an epoch: its fields, among them the last entry before the epoch."""
     quarantined: list[Quarantined] = field(default_factory=list)
     in_place: bool = True
-    """False if SQL has another entry under this number, so that not even a ``quarantined`` row can be inserted."""
+    """False if SQL has another entry under the entry's number, so that not even a ``quarantined`` row can be
+    inserted."""
 
     @property
     def stubs(self) -> list[int]:
@@ -172,7 +173,8 @@ class _Unchecked(NamedTuple):
 def take_all(entries: Sequence[tuple[OutboxId, RawFields]]) -> list[Intake]:
     """Check many raw entries, and return their checked forms (intakes) in order.
 
-    The result is that of :func:`take` for each entry, but faster: entries of one type are checked together.
+    The result is the same as with :func:`take` for each entry. It is faster, because entries of one type are checked
+    together.
     """
     intakes: list[Intake | None] = []
     waiting: dict[str, list[_Unchecked]] = {}
@@ -196,7 +198,8 @@ def take_all(entries: Sequence[tuple[OutboxId, RawFields]]) -> list[Intake]:
 def _begin(entry_id: OutboxId, raw: RawFields) -> tuple[Intake, list[list[Any]]] | None:
     """Return, for an ordinary entry about jobs, its intake without columns, and each job's list of values.
 
-    Return None for any other entry, such as an event about the queue. It needs :func:`take`, which is slower.
+    Return None for any other entry, such as an event about the queue: such an entry needs :func:`take`, which is
+    slower.
     """
     kind, by, body, at = raw.get("type"), raw.get("by"), raw.get("jobs"), raw.get("at", "")
     if kind not in _JOB_FIELDS or by is None or not body or "why" in raw or "data" in raw:
@@ -241,7 +244,9 @@ def _take_together(spec: _FieldsOf, waiting: Sequence[_Unchecked]) -> bool:
 
 
 def hold(entry_id: OutboxId, raw: RawFields, kind: str, reason: str) -> Intake:
-    """Return the checked form (intake) of an entry that goes to quarantine whole, with its raw bytes and the reason."""
+    """Return the checked form (intake) of an entry that goes to quarantine whole: with its raw bytes, and with
+    ``reason``.
+    """
     try:
         jobs = len(_decode_json(raw["jobs"])) if "jobs" in raw else 1
     except (ValueError, TypeError, RecursionError):

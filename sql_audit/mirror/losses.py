@@ -68,7 +68,7 @@ _END_JOBS: Final = text(
 def apply_fork(
     connection: Connection, database: Database, queue: str, fork: Fork, upto: OutboxId, batch: int
 ) -> None:
-    """Undo the effect of events that Redis forgot on the rows of jobs and claims. Record the loss in SQL, and log it.
+    """Undo the changes that forgotten events made to the rows of jobs and claims. Record the loss in SQL, and log it.
 
     ``upto`` is the last entry in SQL. Nothing changes if Redis forgot no event and has no entry that SQL must skip.
     """
@@ -137,7 +137,9 @@ def complete_baseline(
 
 
 def end_jobs(connection: Connection, queue: str, state: str, epoch: int, at_ms: int) -> int:
-    """Set ``state`` for every live job without an event in ``epoch`` or later. Return the number of these jobs."""
+    """Set ``state`` for every live job that has no event in ``epoch`` or a later epoch. Return the number of these
+    jobs.
+    """
     values = {"queue": queue, "state": state, "epoch": epoch, "at_ms": at_ms}
     if connection.execute(_END_CLAIMS, values).rowcount:
         claim_minutes.count_again(connection, queue, at_ms)

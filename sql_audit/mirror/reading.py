@@ -1,7 +1,7 @@
 """Reads a queue's outbox in batches: decides how many entries a batch has, and checks them.
 
-While SQL writes one batch, the reader reads and checks the next. That batch is used only if the cursor then is where
-the read began; otherwise its entries are read again.
+While SQL writes one batch, the reader reads and checks the next. The next batch is used only if the cursor is then at
+the entry after which the read began; otherwise its entries are read again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BatchLimits:
     size: int = 4 * 1024 * 1024
     """Number of characters of the entries' values at which a batch ends."""
     page: int = 500
-    """Maximum number of entries per read. Without it, one read could return many batches of large entries."""
+    """Maximum number of entries per read. Without this limit, one read could return many batches of large entries."""
 
 
 class Taken(NamedTuple):
@@ -57,15 +57,16 @@ class Taken(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """Entries of the outbox after the cursor. There are about as many as one batch has."""
+    """Entries of the outbox after the cursor. There are about as many entries as one batch has."""
 
     anchor: Anchor | None
     """The entry after which the tail was read; None if it was read from the oldest entry."""
     entries: list[RawEntry]
-    """The entries after the anchor. If Redis lacks the anchor, or has another entry under its number: the entries from
-    its number on, inclusive."""
+    """The entries after the anchor. If Redis lacks the anchor, or has another entry under the anchor's number: the
+    entries from this number on, inclusive."""
     detached: bool = False
-    """True if Redis lacks the anchor, or has another entry under its number. Contiguous numbers prove nothing then."""
+    """True if Redis lacks the anchor, or has another entry under the anchor's number. Contiguous numbers prove nothing
+    then."""
     whole: bool = True
     """True if no number is missing, from the anchor on."""
     taken: Taken | None = None
@@ -73,7 +74,7 @@ class Tail(NamedTuple):
 
 
 class Reader:
-    """Reads one queue's outbox in batches. After SQL refuses a row, it searches for the refused row with smaller
+    """Reads one queue's outbox in batches. After SQL refuses a row, the reader searches for this row with smaller
     batches.
     """
 
@@ -104,7 +105,7 @@ class Reader:
     def find_switch(self, position: OutboxId | None) -> OutboxId | None:
         """Return the number of the entry after ``position`` that switched the log off.
 
-        Return None if no entry did, or if an epoch begins before that entry.
+        Return None if no entry switched the log off, or if an epoch begins before the entry that did.
         """
         start, count = "-" if position is None else str(position), max(2, self.limits.page)
         while True:
@@ -185,9 +186,9 @@ class Reader:
         return entries, False
 
     def read_ahead(self, anchor: Anchor) -> Tail | None:
-        """Return the entries after the anchor, with the next batch already checked.
+        """Return a tail with the entries after the anchor, and with the next batch already checked.
 
-        Return None if Redis has no entry after the anchor yet, or if it lacks the anchor or has changed it.
+        Return None if Redis has no entry after the anchor yet, or if Redis lacks the anchor or has changed it.
         """
         tail = self.read_after(anchor)
         if tail.detached or not tail.entries:
@@ -261,7 +262,8 @@ def _end_of_batch(intakes: Sequence[Intake]) -> int | None:
     """Return the number of entries after which the batch must end; None if it may have all entries.
 
     A batch ends before an epoch that does not continue from the preceding entry. It also ends after a complete
-    baseline. Both change all jobs of the queue, and that happens only between two batches.
+    baseline. Such an epoch and a complete baseline change all jobs of the queue, which happens only between two
+    batches.
     """
     before: OutboxId | None = None
     for index, intake in enumerate(intakes):

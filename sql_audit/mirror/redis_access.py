@@ -90,9 +90,9 @@ class OutboxSource(Protocol):
         """Return the cluster node that has a queue; None if the node is not known, or if the server is no cluster."""
 
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
-        """Wait up to ``wait_s`` seconds for new entries. Return the names of the queues that have some.
+        """Wait up to ``wait_s`` seconds for new entries. Return the names of the queues that have new entries.
 
-        ``last`` maps each queue to its last known entry ("0-0" if none is known). It must not be empty.
+        ``last`` maps each queue to its last known entry ("0-0" if no entry is known). ``last`` must not be empty.
         """
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class Outbox:
         return self._client.place(queue)
 
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
-        """Wait up to ``wait_s`` seconds for new entries. Return the names of the queues that have some."""
+        """Wait up to ``wait_s`` seconds for new entries. Return the names of the queues that have new entries."""
         return self._client.wait_outbox(last, wait_s)
 
     def close(self) -> None:
@@ -174,7 +174,7 @@ class Outbox:
 
 
 def open_source(url: str, prefix: str) -> OutboxSource:
-    """Return an OutboxSource for the Redis server at ``url``. It connects at its first call."""
+    """Return an OutboxSource for the Redis server at ``url``. The source connects at its first call."""
     # These modules are slow to import, and commands that only read SQL do not need them.
     from rq_core.connections.client import Client
     from rq_core.model.lib.url import is_cluster

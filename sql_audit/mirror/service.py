@@ -3,7 +3,7 @@
     run_mirror(source, "audit.db", stop=threading.Event(), once=True)
 
 If Redis or SQL does not answer, the service logs the error and tries again. The pause grows with each failure. Before
-it stops, it mirrors the entries that are left.
+the service stops, it mirrors the entries that are left.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ a missing right."""
 LAG_EVERY_S: Final = 10.0
 """Seconds between two measurements of the mirror's lag."""
 LAG_TOLD: Final = 10_000
-"""Number of events that are not mirrored yet. From this number on, the mirror logs its lag."""
+"""The mirror logs its lag if at least this number of events are not mirrored yet."""
 DRAIN_S: Final = 10.0
 """Maximum seconds that the mirror works on the entries that are left after a stop."""
 RECLAIM_S: Final = 2.0

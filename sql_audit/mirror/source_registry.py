@@ -7,14 +7,14 @@ cluster has the stamps of its own queues.
 
 :func:`check_source` recognises the log's Redis by any stamp that Redis and SQL share. Queues that this Redis lacks are
 lost. An empty Redis may have lost everything, or may be another Redis. So a mirror that starts on an empty Redis
-removes the stamps from SQL (:func:`release`), and waits. If another mirror has a Redis that still has these queues, it
-writes its stamps to SQL again, and the starting mirror is refused.
+removes the stamps from SQL (:func:`release`), and waits. If another mirror has a Redis that still has these queues,
+that mirror writes their stamps to SQL again, and the starting mirror is refused.
 
 A queue that Redis creates again gets another stamp. So two servers share a stamp only if one was loaded from the
 other's snapshot.
 
 Redis also has, for each queue, the id of the audit database that mirrors the queue. If another database mirrors one of
-its queues, a starting mirror is refused before it changes anything. The same is true of :func:`adopt`.
+the queues, a starting mirror is refused before it changes anything; so is :func:`adopt`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def check_source(
 ) -> bool:
     """Check that a Redis is the source of the log's queues. Return True if it is the source.
 
-    Return False if Redis has none of the queues that SQL has from this prefix: it has lost all, or it is another Redis.
+    Return False if Redis has none of the queues that SQL has from this prefix: this Redis has lost all of them, or it
+    is another Redis than the log's.
 
     ``only`` are the queues to check; None means all. ``made`` are queues that the caller has just created, so their
     missing stamps prove nothing. With ``takes``, also check that no other database mirrors one of the queues.
@@ -110,7 +111,7 @@ def elsewhere(database: Database, prefix: str) -> dict[str, str]:
 def release(source: OutboxSource, database: Database) -> list[str]:
     """Remove the stamps of this prefix's queues from SQL, and return the names of the queues.
 
-    The next mirror that attaches a queue becomes its source.
+    The next Redis in which a mirror attaches one of these queues, under this prefix, becomes that queue's source.
     """
     released = [
         (name, each.stamp)
@@ -125,8 +126,8 @@ def release(source: OutboxSource, database: Database) -> list[str]:
 def free(
     source: OutboxSource, database: Database, queue: str, stamp: str, *, wait: bool = True
 ) -> None:
-    """Remove a queue's stamp from SQL if it is ``stamp``. The next Redis that attaches the queue under its prefix
-    becomes its source.
+    """Remove a queue's stamp from SQL if the stamp is still ``stamp``. The next Redis in which a mirror attaches the
+    queue, under this prefix, becomes the queue's source.
 
     Raise CursorHeld if the SQLite file is locked and ``wait`` is False.
     """
@@ -141,10 +142,11 @@ def free(
 def adopt(
     source: OutboxSource, database: Database, only: Collection[str] | None = None
 ) -> list[str]:
-    """Make a Redis the source of the log's queues, and return their names. Queues that Redis lacks then count as lost.
+    """Make a Redis the source of the log's queues, and return the names of these queues. Queues that Redis lacks then
+    count as lost.
 
-    The queues are those that SQL has from the prefix of this Redis, and those that Redis has. ``only`` limits them.
-    Raise QueuesElsewhere if another database mirrors one of them.
+    The queues are those that SQL has from the prefix of this Redis, and those that Redis has. With ``only``, other
+    queues are left out. Raise QueuesElsewhere if another database mirrors one of the queues.
     """
     log = _origins(database)
     seen = _look(source, set(source.queues()))
@@ -177,9 +179,9 @@ def bind(
 ) -> str:
     """Attach a queue, write one stamp to Redis and SQL, and return the stamp. ``known``: see OutboxSource.attach.
 
-    The queue's cursor is locked meanwhile. So if two Redis servers have the queue, one is refused before it changes.
-    With ``wait``, wait while another process writes the SQLite file. A mirror's turn does not wait, because the other
-    process may itself be waiting for Redis.
+    The queue's cursor is locked meanwhile. So if two Redis servers have the queue, one of them is refused before
+    anything in it changes. With ``wait``, wait while another process writes the SQLite file. A mirror's turn does not
+    wait, because the other process may itself be waiting for Redis.
 
     Raise SourceDiffers if the queue has another source. Raise CursorHeld if another mirror has locked the cursor or the
     file.

@@ -107,7 +107,7 @@ class Mirror:
         (see STEPS), for tests.
 
         ``confirm_loss`` is called before the mirror takes over a queue that has no stamp in Redis, but another mirror's
-        stamp in SQL. It raises SourceDiffers if the queue is not lost but in another Redis.
+        stamp in SQL. This function raises SourceDiffers if the queue is not lost but in another Redis.
         """
         self.source = source
         self.database = database
@@ -134,8 +134,8 @@ class Mirror:
     # One turn.
 
     def turn(self) -> Turn:
-        """Mirror one batch if there are new entries, and return the outcome. Raise the errors of Redis and SQL. After
-        an error, the next turn continues from the last commit; nothing is lost.
+        """Mirror one batch if there are new entries, and return the result as a Turn. Raise the errors of Redis and
+        SQL. After an error, the next turn continues from the last commit; nothing is lost.
         """
         try:
             return self._turn()
@@ -187,13 +187,15 @@ class Mirror:
                 time.sleep(FINISH_PAUSE_S)
 
     def queue_is_deleted(self) -> bool:
-        """Return whether the queue's last event in SQL is its deletion. Attaching the queue would create it again."""
+        """Return whether the queue's last event in SQL is its deletion. Such a queue must not be attached: Redis would
+        create it again.
+        """
         with self.database.readers.connect() as reader:
             last = Cursor(*reader.execute(CURSOR, {"queue": self.queue}).one()).last
             return last is not None and says_deleted(reader, self.queue, last.at)
 
     def _mirror(self, cursor: Cursor, tail: Tail) -> Turn:
-        """Write the first batch of the tail to SQL, commit, and trim Redis. Return the outcome."""
+        """Write the first batch of the tail to SQL, commit, and trim Redis. Return the result of the turn."""
         batch: EventBatch | None = None
         try:
             with self._writing() as connection:
@@ -318,7 +320,7 @@ class Mirror:
         return cursor, tail
 
     def _take_ahead(self, anchor: Anchor | None) -> Tail | None:
-        """Return the entries that the thread has read ahead; None if the read failed, or if they do not follow
+        """Return the entries that the thread has read ahead; None if the read failed, or if these entries do not follow
         ``anchor``.
         """
         beside, self._ahead = self._ahead, None

@@ -1,6 +1,6 @@
 """Checks a queue's chain of batches (invariant I7), and that the cursor is at the end of the last batch.
 
-The hash of each batch must fit its events, and its rows of epochs, losses, quarantine and prunes.
+The hash of each batch must fit the batch's events, and the batch's rows about epochs, losses, quarantine and prunes.
 """
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
@@ -188,8 +188,8 @@ class BatchProof:
         return made
 
     def _unknown_batches(self, connection: Connection, now: int) -> list[int]:
-        """Return the numbers of batches that do not exist although rows of epochs, losses, quarantine or prunes name
-        them.
+        """Return the numbers of batches that rows about epochs, losses, quarantine or prunes name, but that do not
+        exist.
         """
         found = set(connection.execute(_FOUND_BY, {"queue": self.queue}).scalars())
         return sorted(number for number in found if not 1 <= number <= now)

@@ -63,14 +63,14 @@ _ENDED_AT, _OUTCOME, _RAN, _BEGAN = (
 
 
 class _Plan(NamedTuple):
-    """The changes of a job's row by one type of event. A field is an index of the row, not a name."""
+    """The changes that one type of event makes to a job's row. A *place* is the index of a column in the row."""
 
     leads_to: str | Leads | None
     of_row: tuple[tuple[int, int], ...]
-    """Pairs: a place in the job's row, and the place of the event's column whose value it gets."""
+    """Pairs: a place in the job's row, and the place of the column in the event's row whose value it gets."""
     takes: tuple[tuple[int, str, Any], ...]
-    """Triples: a place in the job's row, the name of the event's field whose value it gets, and the value in place of
-    null (0 or None)."""
+    """Triples: a place in the job's row, the name of the event's field whose value the place gets, and the value that
+    the place gets if the field is null (0 or None)."""
     takes_if_told: tuple[tuple[int, str], ...]
     changes: tuple[tuple[int, Any], ...]
     """Pairs: a place in the job's row, and the constant value that it gets (0 or None)."""
@@ -189,10 +189,10 @@ class Derived:
         self.attempts = {}
 
     def pass_ends(self, ends: Iterable[LossEnd], upto: tuple[int, int] | None = None) -> None:
-        """If the job is live, let the first of ``ends`` that concerns it end it.
+        """End the job, if it is live, by the first of ``ends`` that concerns it.
 
         Each of ``ends`` is a loss or a complete baseline, and has an epoch. It ends every live job that has no event in
-        this epoch or later. Only ends before the entry ``upto`` count.
+        this epoch or a later one. Only those of ``ends`` that come before the entry ``upto`` count.
         """
         row = self.row
         if row[_STATE] not in _LIVE:
@@ -268,7 +268,7 @@ class Derived:
         self, fence: str | None, state: str, at_ms: int | None, *, same_claim: bool
     ) -> None:
         """If a baseline says that a claim is in force, set the job's times for this claim. Add a row for the claim if
-        it is missing.
+        the row is missing.
         """
         row = self.row
         if fence is None or state not in _CLAIMED:
@@ -287,7 +287,7 @@ class Derived:
             row[_STATE] = GONE
 
     def _begin_claim(self, fence: str, scopes: str | None = None) -> list[Any]:
-        """Add a row for a claim that is in force, with the values of the job's row, and return it."""
+        """Add a row for a claim that is in force, with the values of the job's row. Return the new row."""
         row = self.row
         ready, claimed = row[_READY_AT], row[_CLAIMED_AT]
         waited = None
@@ -300,7 +300,7 @@ class Derived:
         return attempt
 
     def _unknown_claim(self, fence: str) -> list[Any]:
-        """Add a row for a claim whose beginning is not in the log, and return it."""
+        """Add a row for a claim whose beginning is not in the log. Return the new row."""
         attempt: list[Any] = [None] * len(ATTEMPT_COLUMNS)
         attempt[:3] = self.row[_ID], self.row[_QUEUE], fence
         attempt[_A["task"]] = self.row[_TASK]
@@ -359,13 +359,13 @@ class Derivation:
     ) -> None:
         """Begin without jobs.
 
-        ``ends``, oldest first, are the losses and complete baselines that ended live jobs without an event of the jobs
-        themselves. ``recall`` returns a job that is not in ``jobs``, or None if the job had no event before.
+        ``ends``, oldest first, are the losses and complete baselines that ended live jobs. The jobs have no event of
+        such an end. ``recall`` returns a job that is not in ``jobs``, or None if the job had no event before.
         """
         self.queue = queue
         self.jobs: dict[str, Derived] = {}
         self.unmoved: set[str] = set()
-        """Ids of jobs that an event named without changing any field of the job."""
+        """Ids of jobs that have an event which changed no field of the job."""
         self._ends, self._recall = ends, recall
 
     def feed(self, rows: Iterable[EventRow]) -> None:
@@ -409,7 +409,7 @@ class Derivation:
 
 
 def _where(leads: Leads, facts: Mapping[str, Any]) -> str | None:
-    """Return the state to which an event leads. The event's fields decide the state, in the way ``leads``.
+    """Return the state to which an event leads. ``leads`` is the rule by which the event's fields decide the state.
 
     Return None if Redis does not have the job after the event.
     """

@@ -1,8 +1,8 @@
 """Checks that ``mirror_epoch`` has exactly the rows that follow from the events: beginnings of epochs, losses, and
 missing numbers.
 
-Events do not show that Redis had another entry under a number (the kind ``changed``), nor why numbers are missing. For
-these rows and columns, :mod:`sql_audit.proof.batch_check` only proves that they are unchanged.
+Events do not show under which number Redis and SQL had different entries (the kind ``changed``), nor why numbers are
+missing. For these rows and columns, :mod:`sql_audit.proof.batch_check` only proves that they are unchanged.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class EpochProof:
     """
 
     def __init__(self, queue: str, passed: Mapping[int, int]) -> None:
-        """Begin before the first event. ``passed`` has, by epoch, the number of earlier entries that the mirror could
+        """Begin before the first event. ``passed`` has, by epoch, how many entries before the epoch the mirror could
         not copy.
         """
         self.queue = queue
         self._passed = passed
         self._before: OutboxId | None = None
         self._deleted = False
-        """True if an operator deleted the queue with the entry ``_before``."""
+        """True if the entry ``_before`` records that an operator deleted the queue."""
         self._shown: Counter[Shown] = Counter()
         self._after_batch = 0
 

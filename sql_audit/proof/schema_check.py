@@ -297,7 +297,7 @@ def _functions(connection: Connection, schema: int) -> Iterator[str]:
 
 
 def _finds_in(function: Any) -> bool:
-    """Return whether a function sets only ``search_path``, to the function's own schema and ``pg_temp``."""
+    """Return whether a function's only setting is ``search_path``, with the function's own schema and ``pg_temp``."""
     settings: Sequence[str] = function.settings or []
     allowed = {
         f"search_path={name}, pg_temp" for name in (function.schema, _quoted(function.schema))

@@ -54,7 +54,7 @@ class Wanted:
 
     outcomes: Sequence[str] = FAILED
     queue: str | None = None
-    """The queue. It is needed if successes are asked for."""
+    """The queue. It must be given if successes are asked for."""
     task: str = ""
     error: str = ""
     """The type of the error."""
@@ -122,13 +122,14 @@ def ended_claims(
 
 @dataclass(slots=True)
 class _Budget:
-    """How many rows one page has read, and until when it may read."""
+    """The number of rows that one page has read, and the time until which the page may read."""
 
     until: float
     clock: Callable[[], float]
     looked: int = 0
     spent: bool = field(default=False)
-    """True if a part could not be read further, so that what comes after the last claim is unknown."""
+    """True if a part could not be read to its end, so that the log may have further claims after the last one of the
+    page."""
 
     def spend(self) -> bool:
         """Return whether the page has read LOOKED_MAX rows, or its time is over. Store the answer in ``spent``."""
@@ -195,8 +196,8 @@ def _place(row: Row[Any]) -> Place:
 
 @functools.lru_cache(maxsize=1024)
 def _scopes(scopes: str | None) -> list[str]:
-    """Return the names of a claim's scopes, from the JSON in ``job_attempt``. Many claims have the same JSON, so it is
-    cached.
+    """Return the names of a claim's scopes, from the JSON in ``job_attempt``. Many claims have the same JSON, so the
+    names are cached.
     """
     try:
         return [str(scope) for scope, *_ in json.loads(scopes or "[]")]

@@ -21,7 +21,8 @@ from sql_audit.store.schema.tables import TICK_NAME
 Place = tuple[int, int, int]
 """An event's place in its queue's log: epoch, seq, ordinal."""
 SCHEDULES_MAX: Final = 300
-"""Maximum number of schedules of a queue whose last instants are read. Those that come first by name are read."""
+"""Maximum number of schedules of a queue whose last instants are read. The schedules that come first by name are
+read."""
 
 _OLDER: Final = text(
     f"SELECT {EVENT_COLUMNS} FROM job_event WHERE queue = :queue AND (epoch, seq, ordinal) < (:epoch, :seq, :ordinal) "

@@ -54,7 +54,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class PrunedTo:
-    """The point up to which a queue's log was last pruned. Jobs that ended before it may have been removed."""
+    """The point up to which a queue's log was last pruned. Jobs that ended before this point may have been removed."""
 
     queue: str
     epoch: int
@@ -100,7 +100,7 @@ class LoggedEvent:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """The event's position in the queue's log (epoch, seq, ordinal). Events are sorted by it."""
+        """The event's position in the queue's log (epoch, seq, ordinal). Events are sorted by this position."""
         return self.epoch, self.seq, self.ordinal
 
 
@@ -126,7 +126,7 @@ def under(scopes: Any) -> str:
 # Statements.
 
 OF_QUEUE: Final = "(CAST(:queue AS TEXT) IS NULL OR queue = :queue)"
-"""The condition of a statement about the queue ``:queue``, or about all queues if it is null."""
+"""The condition of a statement about the queue ``:queue``, or about all queues if ``:queue`` is null."""
 
 _WATERMARKS = text(
     "SELECT queue, epoch, seq, at_ms, events, gaps, quarantined FROM mirror_cursor "
@@ -165,7 +165,7 @@ _AFTER = text(
 
 
 def by_job(dialect: str, statement: str) -> TextClause:
-    """Return an SQL statement that finds events by job. ``{hint}`` in its text is replaced by SQLite's INDEXED BY.
+    """Return an SQL statement that finds events by job. ``{hint}`` in the statement is replaced by SQLite's INDEXED BY.
 
     Without the index on jobs, SQLite would read all events of the queue.
     """
@@ -194,7 +194,7 @@ def pruned_to(connection: Connection, queue: str | None = None) -> list[PrunedTo
 
 
 def pruned_after(connection: Connection, queue: str, at_ms: int) -> PrunedTo | None:
-    """Return the queue's last cut if its prune may have removed jobs that ended at or after ``at_ms`` (Unix ms).
+    """Return the queue's last cut if the last prune may have removed jobs that ended at or after ``at_ms`` (Unix ms).
 
     Otherwise return None.
     """
@@ -264,8 +264,8 @@ def follow(
 ) -> Iterator[list[LoggedEvent]]:
     """Yield the new events of all queues, or of ``queue``, without end.
 
-    Each step yields a list of at most 1,000 events per queue; it may be empty. ``last`` is the place after which to
-    begin, by queue. A queue that is not in ``last`` is read from its beginning.
+    Each step yields a list of at most 1,000 events per queue; the list may be empty. ``last`` is the place after which
+    to begin, by queue. A queue that is not in ``last`` is read from its beginning.
     """
     places = dict(last)
     while True:
@@ -285,8 +285,8 @@ def audit_id(database: Database) -> str:
 
 
 def history_of(url: str, job_id: str, queue: str | None) -> list[LoggedEvent]:
-    """Return a job's events, oldest first, from the database at ``url``. Job handles call it. ``queue`` None means all
-    queues.
+    """Return a job's events, oldest first, from the database at ``url``. Job handles call this function. ``queue`` None
+    means all queues.
 
     The list is empty if the mirror has not written the job yet, or if a prune has removed the job. Raise AuditError if
     the database does not answer or has no log.

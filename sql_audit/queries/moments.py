@@ -132,7 +132,9 @@ class Moment:
 
     @property
     def scopes(self) -> dict[str, tuple[int | None, list[str]]]:
-        """The holders of each scope: the cap in force at the last claim (None: no cap), and the ids of the jobs."""
+        """The holders by scope: the cap in force at the last claim (None: no cap), and the ids of the jobs that held
+        the scope.
+        """
         found: dict[str, tuple[int | None, list[str]]] = {}
         for claim in self.running:
             for scope, *limit in claim.scopes:

@@ -84,8 +84,9 @@ _PROOFS: Final = text(
     "EXISTS (SELECT 1 FROM mirror_prune c WHERE c.queue = p.queue AND c.cut_batch >= p.batch) AS of_this_log "
     "FROM mirror_proof p WHERE id IN (SELECT MAX(id) FROM mirror_proof GROUP BY queue) ORDER BY queue"
 )
-"""``of_this_log`` is true if the chain has the head that was proven, or if a prune removed its batch. Nothing else
-protects these rows: see :mod:`sql_audit.proof.record`."""
+"""Selects the last row of ``mirror_proof`` of each queue. ``of_this_log`` is true if the chain has the head that was
+proven, or if a prune removed the batch of this head. Nothing else protects these rows: see
+:mod:`sql_audit.proof.record`."""
 
 
 T = TypeVar("T")
@@ -142,7 +143,9 @@ class LogQuestions:
         return self._ask(ask)
 
     def schedule(self, queue: str, name: str, count: int) -> dict[str, Any]:
-        """Return the last ``count`` instants of a schedule, its changes in this time, and its state."""
+        """Return the last ``count`` instants of a schedule, the schedule's changes in this time, and the schedule's
+        state.
+        """
         return self._ask(
             lambda engine: schedules.document(
                 schedules.schedule_history(engine, queue, name, count)

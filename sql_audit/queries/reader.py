@@ -33,8 +33,8 @@ from sql_audit.store.schema.tables import OUTCOMES, one_of
 
 HOUR_MS: Final = 60 * MINUTE_MS
 SETTLED_MS: Final = 10 * MINUTE_MS
-"""Minutes that are this many milliseconds older than the last mirrored event grow no more, unless Redis' clock is set
-back by a longer time."""
+"""The counts of a minute that is this many ms older than the last mirrored event grow no more, unless Redis' clock is
+set back by a longer time."""
 SUM_AGAIN_S: Final = 6 * 3_600.0
 """Seconds after which all minutes are summed again, in case Redis' clock was set back by more than SETTLED_MS."""
 
@@ -90,7 +90,8 @@ class _Counted:
     """The sums of one queue's ended claims: of minutes that are complete, and of minutes that may still grow."""
 
     until: int
-    """Unix ms of a minute: earlier minutes are in ``settled`` and grow no more, later ones are in ``tail``."""
+    """Unix ms of a minute: earlier minutes are in ``settled`` and grow no more; this minute and later minutes are in
+    ``tail``."""
     batch: int = -1
     """The queue's last batch when ``tail`` was read."""
     settled: dict[Key, Sums] = field(default_factory=dict)
@@ -251,7 +252,7 @@ class MetricsReader:
             self._counted[queue].until = max(self._counted[queue].until, at)
 
     def _never_falling(self, sums: Mapping[Key, Sums]) -> dict[Key, Sums]:
-        """Return the sums plus the amounts by which they fell before: a metrics counter must not decrease.
+        """Return the sums plus all amounts by which the sums have fallen so far: a metrics counter must not decrease.
 
         Losses and prunes lower the sums.
         """

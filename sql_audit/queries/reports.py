@@ -21,8 +21,8 @@ from sql_audit.queries.history import OF_QUEUE, Watermark, marks_of
 SLOWEST: Final = 5
 """Number of the slowest jobs that a report names by default."""
 RATED_MS_MIN: Final = 1_000
-"""Fewest milliseconds for which a report computes a throughput: one job that ends within a millisecond does not mean
-1,000 jobs per second."""
+"""A report computes a throughput only for a time of at least this many milliseconds: one job that ends within a
+millisecond does not mean 1,000 jobs per second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,8 @@ class TaskReport:
     ran_p95_ms: int | None
     throughput: float | None
     """Succeeded jobs per second, from the first enqueue to the last success; in a report of a given time, from the
-    first to the last claim that ended in it. None if no job succeeded, or if this span is shorter than RATED_MS_MIN."""
+    first to the last claim that ended in that time. None if no job succeeded, or if this span is shorter than
+    RATED_MS_MIN."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,8 @@ from sql_audit.store.storable_text import read_json
 from sql_audit.times import readable
 
 LATE_MS: Final = 2_000
-"""Milliseconds from which on an instant counts as late. A worker with free places looks for a schedule when it is due.
+"""Milliseconds from which on an instant counts as late. A worker with free places looks for a schedule when the
+schedule is due.
 """
 FULL_MS: Final = 7_000
 """Maximum milliseconds between two events of workers without free places. Such workers look for due schedules every
@@ -180,7 +181,7 @@ class _Logged:
 
     @property
     def is_readable(self) -> bool:
-        """Return whether the event has all fields of an instant. (`audit verify` reports events that lack one.)"""
+        """Return whether the event has all fields of an instant. (`audit verify` reports events that lack a field.)"""
         numbers = [self.said.get(name) for name in ("nominal_ms", "due_ms", "missed", "version")]
         texts = [self.said.get("outcome"), self.said.get("held_by", "")]
         return all(isinstance(n, int) for n in numbers) and all(isinstance(t, str) for t in texts)
@@ -333,7 +334,7 @@ def _cause(connection: Connection, queue: str, logged: _Logged) -> str:
 
 
 def _silence(connection: Connection, queue: str, logged: _Logged) -> str:
-    """Return why instants before a punctual one were passed over, or an empty text if a worker was active just
+    """Return why the instants before a punctual instant were passed over; an empty text if a worker was active just
     before.
     """
     before = connection.execute(_BEFORE, {"queue": queue, **logged.place._asdict()}).all()
@@ -344,7 +345,7 @@ def _silence(connection: Connection, queue: str, logged: _Logged) -> str:
 
 
 def _silent(last: Row[Any] | None, at_ms: int) -> str:
-    """Return a sentence about a time before ``at_ms`` without an event of any worker.
+    """Return a sentence about a time before ``at_ms`` in which no worker logged an event.
 
     ``last`` is the last event of a worker before that time; None: no such event.
     """

@@ -1,4 +1,6 @@
-"""Reads the pauses of scopes: who or what paused a scope, until when, and which failures made a breaker do so."""
+"""Reads the pauses of scopes: who or what paused a scope, until when, and which failures made a breaker pause the
+scope.
+"""
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
 
@@ -62,7 +64,7 @@ class ScopePause:
     scope: str
     at_ms: int
     until_ms: int | None
-    """When the pause ends by itself; None: it lasts until an operator resumes the scope."""
+    """When the pause ends by itself; None: the pause lasts until an operator resumes the scope."""
     resumed_at_ms: int | None
     """When an operator resumed the scope before the pause was over; None: no operator did."""
     cause: str | None
@@ -74,7 +76,8 @@ class ScopePause:
     job_id: str | None
     """The job whose failure or handler paused the scope; None: an operator did."""
     failures: list[Failure] = field(default_factory=list)
-    """The failures that counted, the last first, at most FAILURES_MAX. If a probe failed, its failure alone."""
+    """The failures that counted, the last first, at most FAILURES_MAX. If the failure of a probe paused the scope, only
+    this failure."""
 
     def ends_ms(self, at_most: int) -> int:
         """Return when the pause ended, or ``at_most`` (Unix ms) if that is earlier."""

@@ -1,4 +1,5 @@
-"""Reads the waits of a job: how long each was, for which scopes the job waited, and which claims held these scopes.
+"""Reads the waits of a job: how long each wait was, for which scopes the job waited, and which claims held these
+scopes.
 
 ``job_attempt`` and ``job`` have the begin, the end and the scopes of each claim. The job's events are read only for its
 pauses, and for waits that did not end in a claim.
@@ -76,7 +77,7 @@ _LAST: Final = text("SELECT at_ms FROM mirror_cursor WHERE queue = :queue")
 
 @dataclass(frozen=True, slots=True)
 class InFront:
-    """A scope for which a job waited, and the other jobs' claims that held the scope meanwhile."""
+    """A scope for which a job waited, and the other jobs' claims that held the scope during the wait."""
 
     scope: str
     limit: str
@@ -91,7 +92,7 @@ class InFront:
 
 @dataclass(frozen=True, slots=True)
 class JobWait:
-    """One wait of a job, from the time at which it was ready until a worker claimed it."""
+    """One wait of a job, from the time at which the job was ready until a worker claimed it."""
 
     since_ms: int
     until_ms: int
@@ -102,16 +103,16 @@ class JobWait:
     """Number of claims of other jobs that began during the wait."""
     in_front: list[InFront]
     held_back_by: str | None
-    """The scope that was full, or the rate that was exhausted, for the longest time of the wait; None if there was
-    none."""
+    """The scope that was full, or the rate that was exhausted, for the longest time of the wait; None if no scope was
+    full and no rate was exhausted."""
     judged_from_ms: int | None = None
-    """Unix ms from which on all claims of other jobs were read, if there were too many to read all of the wait. The
-    counts are then minimums, and ``full_ms`` is counted from this time."""
+    """Unix ms from which on all claims of other jobs were read, if there were too many claims to read those of the
+    whole wait. The counts are then minimums, and ``full_ms`` is counted from this time."""
     pauses: list[ScopePause] = field(default_factory=list)
     """The pauses of the job's scopes that were in force during the wait, the last first."""
     ended: str | None = None
     """How a wait ended without a claim: ``cancelled``; ``lost`` or ``gone`` if Redis forgot the job. None if a claim
-    ended it, or if it has not ended."""
+    ended the wait, or if the wait has not ended."""
 
     @property
     def waited_ms(self) -> int:
@@ -131,12 +132,12 @@ class Why:
     pruned: PrunedTo | None = None
     """The last prune, if it may have removed claims that the job waited for; otherwise None."""
     pauses: list[JobPause] = field(default_factory=list)
-    """The times in which the job was scheduled or parked, or a lost worker held its claim."""
+    """The times in which the job was scheduled or parked, or a lost worker held the job's claim."""
 
 
 def why(engine: Engine, job_id: str, queue: str | None = None) -> list[Why]:
-    """Return the waits and pauses of a job, one item for each queue that has the job. Raise HistoryUnknown if none has
-    it.
+    """Return the waits and pauses of a job, one item for each queue that has the job. Raise HistoryUnknown if no queue
+    has the job.
     """
     found = []
     with engine.connect() as connection:

@@ -1,6 +1,6 @@
-"""Reports the claims that ended in a given time, and the jobs that were cancelled or discarded in it.
+"""Reports the claims that ended in a given time, and the jobs that were cancelled or discarded in this time.
 
-Indexes find them, so the cost does not depend on the length of the log
+Indexes find these claims and jobs, so the cost does not depend on the length of the log
 (:mod:`sql_audit.store.schema.duration_classes`).
 """
 
@@ -89,7 +89,7 @@ def report_within(
     """Return the report of the claims that ended from ``since_ms`` on and before ``until_ms`` (Unix ms).
 
     ``queue`` None means all queues. ``jobs`` counts the jobs that were cancelled or discarded in this time, and the
-    jobs with a claim that ended in it. ``events`` is 0.
+    jobs with a claim that ended in this time. ``events`` is 0.
     """
     tasks: list[TaskReport] = []
     slow: list[SlowJob] = []

@@ -1,8 +1,8 @@
 """Counts claims by the minute in which they ended, in the table ``claim_minute``.
 
-Otherwise a query such as "how many claims of a task succeeded each minute" would read all claims. Each batch of the
-mirror counts the claims that end in it, in its own transaction. After any other change of claims, their minutes are
-counted again.
+Without this table, a query such as "how many claims of a task succeeded each minute" would read all claims. In the
+transaction of a batch, the mirror counts the claims that end in the batch. After any other change of claims, the
+minutes of these claims are counted again.
 """
 
 # ruff: noqa: S608 - statements are joined from names of this module

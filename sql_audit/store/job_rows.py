@@ -14,8 +14,8 @@ from sql_audit.store.schema.tables import ATTEMPT_COLUMNS, GONE, JOB_COLUMNS
 
 ERROR_TYPE_MAX: Final = 200
 ERROR_MESSAGE_MAX: Final = 2_000
-"""Maximum number of characters of an error's type (ERROR_TYPE_MAX) and message (ERROR_MESSAGE_MAX) in ``job`` and
-``job_attempt``. The event has the whole error."""
+"""Maximum number of characters of an error's message in ``job`` and ``job_attempt``; ERROR_TYPE_MAX is the maximum for
+the error's type. The event has the whole error."""
 
 
 class JobRow(list[Any]):

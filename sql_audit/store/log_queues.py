@@ -1,8 +1,10 @@
-"""Reads the queues of an audit database: the Redis from which each comes, and whether it is still being mirrored.
+"""Reads the queues of an audit database: the Redis from which each queue comes, and whether the queue is still being
+mirrored.
 
-If Redis loses everything, it lists no queue. So the mirror works on the queues of Redis and on those of SQL; then it
-records such a loss. Left out are queues that were deleted, or whose log was switched off (`rq-core audit off`). Their
-last batch has the event of the deletion or of the switch, because the mirror stops there.
+If Redis loses everything, it lists no queue. So the mirror works on the queues that Redis lists and on the queues that
+SQL has: then the mirror records such a loss. It leaves out queues that were deleted, or whose log was switched off
+(`rq-core audit off`). The last batch of such a queue has the event of the deletion or of the switch, because the mirror
+stops there.
 """
 
 # ruff: noqa: S608 - statements are joined from the model's own words; values are bound
@@ -45,11 +47,11 @@ class Origin(NamedTuple):
     prefix: str | None
     """The prefix of the queue's keys in Redis; None if the queue has no source, because the database was forked."""
     stamp: str | None
-    """The stamp that Redis has of the queue; None if the next Redis that attaches the queue under this prefix becomes
-    its source."""
+    """The stamp that Redis has of the queue; None if the next Redis in which a mirror attaches the queue, under this
+    prefix, becomes the queue's source."""
     goes_on: bool
-    """True if the queue's log is still being mirrored: it has entries, the queue was not deleted, and the log was not
-    switched off."""
+    """True if the queue's log is still being mirrored: the log has entries, the queue was not deleted, and the log was
+    not switched off."""
     is_free: bool
     """True if any Redis may become the queue's source: the queue has no source, or an operator deleted the queue."""
 

@@ -65,9 +65,9 @@ def revisions() -> tuple[str, ...]:
 
 
 def found(connection: Connection) -> str | None:
-    """Return the schema version of a database; None if it has no audit log.
+    """Return the schema version of a database; None if the database has no audit log.
 
-    Raise SchemaForeign if it has tables with the audit log's names, but no version.
+    Raise SchemaForeign if the database has tables with the audit log's names, but no schema version.
     """
     look = inspect(connection)
     revision: str | None = None
@@ -177,7 +177,7 @@ def refuse_other(database: Database, current: str) -> None:
 
 def refuse_changed(database: Database, error: Exception) -> None:
     """Read the version of the schema again if ``error`` is the error of a statement: the statement may have failed
-    because the schema was changed. Raise SchemaBehind or SchemaAhead if the version is another. Return if the version
+    because the schema was changed. Raise SchemaBehind or SchemaAhead if the version has changed. Return if the version
     is the same, or if the database does not answer.
     """
     current = None
@@ -194,7 +194,7 @@ def refuse_changed(database: Database, error: Exception) -> None:
 def _refuse_unseen(database: Database) -> None:
     """Raise SchemaUnseen if the log is in a PostgreSQL schema outside this role's search path.
 
-    Otherwise the mirror would create a second log.
+    Without this check, the mirror would create a second log.
     """
     if database.dialect != "postgresql":
         return

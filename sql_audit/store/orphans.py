@@ -36,9 +36,10 @@ LOST_AT: Final = (
 
 
 class Range(NamedTuple):
-    """A range of orphaned entries: after ``after``, and before ``before``, the first entry of an epoch.
+    """A range of orphaned entries: all entries after the entry ``after`` and before the entry ``before``, which is the
+    first entry of an epoch.
 
-    ``events`` is the number of their events.
+    ``events`` is the number of events in these entries.
     """
 
     after: OutboxId
@@ -58,7 +59,7 @@ def ranges(connection: Connection, queue: str) -> list[Range]:
 
 
 class LossEnd(NamedTuple):
-    """A loss or a complete baseline that ended live jobs: those without an event in ``epoch`` or later.
+    """A loss or a complete baseline that ended live jobs: the jobs that have no event in ``epoch`` or a later epoch.
 
     ``state`` is the new state of these jobs. ``at_ms`` is the time of the end (Unix ms).
     """
@@ -73,7 +74,7 @@ class LossEnd(NamedTuple):
 def ends(connection: Connection, queue: str, orphaned: Sequence[Range]) -> list[LossEnd]:
     """Return the losses and the complete baselines that ended live jobs of a queue, oldest first.
 
-    Those in orphaned ranges are left out.
+    Losses and baselines in orphaned ranges are left out.
     """
     found = []
     for row in connection.execute(_ENDS, {"queue": queue}):

@@ -1,5 +1,5 @@
 """Creates the partitions of ``job_event`` on PostgreSQL: one for each month of the events' time (UTC), and a default
-one.
+partition.
 
 The mirror creates the partitions of the coming months. Events of a month without a partition go to the default
 partition, so no event is refused because of its time. A whole month is removed by dropping its table.

@@ -21,7 +21,7 @@ def clean(text: str) -> str:
 def read_json(text: str | None, kind: type[T]) -> T:
     """Return the JSON object or list in a column. Return an empty one if the column is null or cannot be read.
 
-    So one damaged row does not hide the others. `audit verify` reports damaged rows.
+    So one damaged row does not hide the other rows. `audit verify` reports damaged rows.
     """
     try:
         found = json.loads(text or "null")

@@ -8,5 +8,6 @@
 - ``lost_rates``: finds the use of rates and the pauses that Redis lost with all its data, and writes them again.
 - ``lost_pauses``: finds the pauses and resumes by operators that Redis lost, and makes them again.
 - ``lost_boxes``: finds in the log the saved steps of durable jobs that Redis lost.
+- ``lost_results``: finds in the log the results of jobs that have ended.
 - ``switch_off``: switches a log off.
 """

@@ -29,17 +29,17 @@ class LostJob:
     enqueued_at_ms: int | None
     digest: str | None
     finished: str | None
-    """The type of the orphaned event that ended the job; None without such an event. With it, the job need not run
-    again."""
+    """The type of the orphaned event that ended the job; None without such an event. If there is such an event, the job
+    need not run again."""
     ran_on: bool
     """True if a worker went on with the job after Redis had lost it, so that Redis refused the worker's settlement."""
     uncertain: str | None
     """A sentence about the gap or the quarantined entry in which the job may have ended; None if the job cannot have
     ended."""
     over: str | None
-    """The reason why the job need not run again; None if it must run again."""
+    """The reason why the job need not run again; None if the job must run again."""
     unknown: str | None
-    """The reason why the job cannot be restored; None if it can."""
+    """The reason why the job cannot be restored; None if the job can be restored."""
     steps_lost: bool = False
     """True if the log does not have all saved steps of the job. The job's next step fails."""
     why_lost: str | None = None
@@ -57,7 +57,8 @@ class JobLog:
     fence: str | None = None
     """The fence of the job's last claim."""
     refused: str | None = None
-    """The outcome with which the worker of the last claim was refused, because Redis did not have the job any more."""
+    """The outcome that the worker of the last claim reported, if Redis refused it because Redis no longer had the
+    job."""
     end: tuple[str, OutboxId] | None = None
     """The orphaned event that ended the job, and its entry; None if no orphaned event ended it."""
     end_ms: int | None = None

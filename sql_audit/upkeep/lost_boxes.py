@@ -35,13 +35,13 @@ class FoldedBox:
         self.entries: dict[int, StepEntry | None] = {}
         """The entries by number; None in place of an entry whose value the log does not have."""
         self.begun: dict[int, StepEntry] = {}
-        """The begun entries by number, as their events ``step_begun`` wrote them; also of entries that were saved
-        later."""
+        """The begun entries by number, as their events ``step_begun`` wrote them. Entries that were saved later are
+        included."""
         self.takes: dict[int, Mapping[str, Any]] = {}
         """The events with which waits took a signal, by the number of the wait's entry."""
         self.beside: dict[int, LoggedSignal] = {}
-        """By the number of a wait's entry: another signal that already had the number of the taken signal when the log
-        got the event of the take. A worker had put this take back."""
+        """By the number of a wait's entry: another signal that already had the number of the taken signal when the take
+        was logged. In that case a worker has put the take back."""
         self.mail = LoggedBox()
 
     def take(self, number: int, took: Mapping[str, Any]) -> None:
@@ -54,7 +54,7 @@ class FoldedBox:
             self.beside[number] = signal
 
     def wait_again(self) -> None:
-        """Open a wait again if the number of the signal that it took now belongs to another signal.
+        """Open a wait again if the number of the signal that the wait took now belongs to another signal.
 
         In that case Redis forgot the take, and gave the number to the other signal. But if a worker put the take back
         after that, the take stays, and the other signal stays untaken.
@@ -68,8 +68,8 @@ class FoldedBox:
                 self.entries[number] = self.begun.get(number, waits)
 
     def signals(self) -> list[str | None]:
-        """Return the texts of the signals, in the order of their numbers. If no wait has taken a signal, and the log
-        does not have its value, None takes the place of its text.
+        """Return the texts of the signals, in the order of the signals' numbers. None takes the place of a text if no
+        wait has taken the signal, and the log does not have the signal's value.
 
         The list ends before the first number whose signal the log does not have.
         """
@@ -150,7 +150,7 @@ class LostBox(NamedTuple):
     """The part of a job's box that can be put back from the log."""
 
     records: list[Restoration] | None
-    """The records that put the box back; None if the log does not have all of its steps."""
+    """The records that put the box back; None if the log does not have all steps of the box."""
     signals_lost: bool = False
     """True if the log lacks the value of a signal that no wait has taken. The sender must send such a signal again."""
     why_lost: str | None = None

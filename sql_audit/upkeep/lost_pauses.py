@@ -2,8 +2,8 @@
 
 After a failover to a replica that lacked the last events, a scope may be paused although an operator had resumed it, or
 open although an operator had paused it. In the log, only the last change of a scope counts. This change is lost if
-Redis forgot it, and the scope has another state in Redis. Pauses by failures and handlers end by themselves, and are
-not made again.
+Redis forgot the change, and the scope has another state in Redis. Pauses by failures and handlers end by themselves,
+and are not made again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ORPHANED: Final = text(
 
 @dataclass(frozen=True, slots=True)
 class LostPause:
-    """A pause or a resume of a scope that Redis lost."""
+    """An operator's change that Redis lost: the pause or the resume of a scope."""
 
     scope: str
     until_ms: int | None

@@ -1,11 +1,11 @@
-"""Finds in the log how much of each rate was in use, and which scopes were paused, when Redis lost all its data. For
-``audit restore``.
+"""Finds in the log how much of each rate was in use, and which scopes were paused, when Redis lost all its data.
+``audit restore`` writes these facts into Redis again.
 
-The log is replayed as in ``audit verify``, up to the last epoch if Redis was empty at its beginning. The use and the
-pause of each scope at that time are written into the key ``rates`` again. Redis may have a value of the scope by now.
-For a rate, the later arrival time and the later end of a pause are then kept. For a breaker, the value in Redis is
-kept, unless only the lost value is a pause. So a restore may be repeated, and a rate forgives at most what jobs have
-taken since the loss.
+The log is replayed as in ``audit verify``, up to the last epoch if Redis was empty at the beginning of this epoch. The
+use and the pause of each scope at that time are written into the key ``rates``. Redis may have another value of the
+scope by now. For a rate, the later of the two arrival times and the later of the two ends of a pause are then kept. For
+a breaker, the value in Redis is kept, unless only the lost value is a pause. So a restore may be repeated. Afterwards
+the use of a rate is too low by at most what jobs have taken since the loss.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Workers declare the schedules of their code in each new epoch. So only *live* ch
 operator or ``schedule_many`` stored, pauses, and removals.
 
 The log has every change, also those that Redis forgot. The last live change is in force unless a later event ended it.
-Redis lets no declaration by code end a live rule, a pause or a removal. If the log has such a declaration, Redis had
-lost the live change before it.
+Redis lets no declaration by code end a live rule, a pause or a removal. If the log has such a declaration after a live
+change, Redis had lost this change by then.
 
 Each event has the rule of its schedule. The log has the job of a schedule only with ``audit_payload="full"``.
 Otherwise, the job is taken from Redis, if Redis still has it with the digest that is in the log.
@@ -61,7 +61,7 @@ class LostSchedule:
     rule: str
     """The schedule's rule according to the log, as JSON."""
     unknown: str | None = None
-    """The reason why the change cannot be made again; None if it can."""
+    """The reason why the change cannot be made again; None if the change can be made again."""
     uncertain: str | None = None
     """A sentence about the gap or the quarantined entry in which the schedule may have been changed; None without such
     a gap or entry."""
@@ -204,7 +204,7 @@ def _wanted(connection: Connection, queue: str) -> dict[str, _Wanted]:
 def _is_after_a_loss(before: _Wanted, said: dict[str, Any]) -> bool:
     """Return whether the event ``said`` shows that Redis had lost the change ``before``.
 
-    It does if it is a declaration by code that Redis would have refused with the change ``before``.
+    This is so if the event is a declaration by code that Redis would have refused if it had not lost the change.
     """
     if said["source"] != "code":
         return False

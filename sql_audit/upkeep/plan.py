@@ -112,8 +112,8 @@ class Cut(NamedTuple):
 def plan(database: Database, rules: Rules, *, now_ms: int, queue: str | None = None) -> list[Cut]:
     """Return the cut of each queue's log. Queues with nothing to prune are left out.
 
-    A queue has something to prune in three cases: a batch after its last cut is old enough, jobs before that cut are
-    old enough now, or its last prune was interrupted.
+    A queue has something to prune in three cases: a batch after the queue's last cut is old enough, jobs before that
+    cut are old enough now, or the queue's last prune was interrupted.
     """
     with database.readers.connect() as connection:
         cursors = connection.execute(_CURSORS, {"queue": queue}).all()

@@ -8,12 +8,12 @@ cut, the log still has every live job with its scopes.
 cut, and that the events before the cut are those that the prune left.
 
 A prune first verifies the log itself. It does not rely on recorded proofs, because a verifier could have recorded a
-false one. The database refuses deletions unless a row of ``mirror_prune`` records that a prune has begun, with its cut.
-The hash of a batch without entries covers each such row. So a later head that is kept outside the database proves what
-the prune left.
+false proof. The database refuses deletions unless a row of ``mirror_prune`` records that a prune has begun, with its
+cut. The hash of a batch without entries covers each such row. So a later head that is kept outside the database proves
+what the prune left.
 
 Each transaction removes at most JOBS_AT_ONCE jobs, or, on PostgreSQL, the jobs with events in a whole month. If a prune
-was interrupted, the next one continues it.
+was interrupted, the next prune continues it.
 
     cuts = plan(database, Rules(older_than_ms=90 * 86_400_000), now_ms=now)     # upkeep.plan
     prune_logs(database, cuts, by="ada", now_ms=now)

@@ -9,8 +9,8 @@ A *lost* job is live or lost in SQL, and Redis does not have it. A *revived* job
 which has forgotten the end.
 
 The order of the reads proves that a job is lost. First, Redis does not have the job. Then the mirror catches up with
-Redis' outbox. Then the job is still live or lost in SQL. So its end can only be in a gap of the log or in a quarantined
-entry. If that is possible, the job is *uncertain* (:mod:`sql_audit.mirror.possible_gaps`).
+Redis' outbox. Then the job is still live or lost in SQL. So the job's end can only be in a gap of the log or in a
+quarantined entry. If that is possible, the job is *uncertain* (:mod:`sql_audit.mirror.possible_gaps`).
 """
 
 # ruff: noqa: S608 - statements are joined from the machine's own words; values are bound
@@ -127,9 +127,9 @@ class Differences(NamedTuple):
     names: list[Restoration]
     """The records that give forgotten names to ended jobs again."""
     boxes: dict[str, str]
-    """Ids of the boxes that Redis has lost wholly or partly although it has their jobs, by job id."""
+    """By id of a job that Redis has: the id of the job's box, if Redis has lost the box wholly or partly."""
     last: str
-    """The mark of the last restore, from the queue's ``meta``; "-" before the first restore."""
+    """The entry of the last restore, from the queue's ``meta``; "-" before the first restore."""
 
 
 def survey(client: Client, database: Database, queue: str) -> Survey:
@@ -256,7 +256,7 @@ def lost_jobs(
     database: Database, queue: str, ids: Sequence[str]
 ) -> Iterator[tuple[LostJob, list[Restoration]]]:
     """Yield the jobs among ``ids``, in this order, that are still lost: live or lost in SQL, or gone only according to
-    the baseline after a gap. With each job, yield the records that restore it.
+    the baseline after a gap. With each job, yield the records that restore the job.
 
     The records of a job that has ended restore only its id and its name, if Redis must keep these after the job's end.
     """
@@ -318,7 +318,7 @@ def _lost_chunk(
 def _taken_since(connection: Connection, queue: str, job: JobRow) -> str | None:
     """Return the id of a surviving job that took a lost job's name while the lost job would still have held the name.
 
-    Return None if no job took the name, or if the lost job did not hold it any more.
+    Return None if no job took the name, or if the lost job did not hold the name any more.
     """
     if job.unique_name is None:
         return None

@@ -31,8 +31,8 @@ FEW: Final = 200
 def switch_off(client: Client, database: Database, queue: str) -> None:
     """Mirror the remaining entries, switch the log off, and mirror the event of the switch.
 
-    The event shows that the log ended on purpose. Without it, the queue would count as lost when Redis no longer has
-    it. So the log stays on if SQL cannot store the event.
+    The event shows that the log ended on purpose. Without the event, the queue would count as lost when Redis no longer
+    has the queue. So the log stays on if SQL cannot store the event.
 
     Raise AuditRefused if SQL cannot store the event. Raise rq_core.errors.AuditElsewhere if another database mirrors
     the queue.
@@ -61,8 +61,8 @@ def switch_off(client: Client, database: Database, queue: str) -> None:
 def rehearse(mirror: Mirror) -> None:
     """Check that SQL can store one more event: write an event as a mirror does, and roll the transaction back.
 
-    Do nothing if SQL does not have the queue, or if a mirror is just writing to it. Raise AuditRefused if the event
-    cannot be written.
+    Do nothing if SQL does not have the queue, or if a mirror has locked the queue's cursor. Raise AuditRefused if the
+    event cannot be written.
     """
     try:
         with mirror.database.readers.connect() as reader:

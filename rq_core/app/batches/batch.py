@@ -14,7 +14,7 @@ OnError = Literal["fail", "halve"]
 
 SIZE_MAX: Final = 1_000
 LINGER_S_MAX: Final = 10.0
-"""Highest ``linger``: a third of the default lease."""
+"""Maximum ``linger``, in seconds: a third of the default lease."""
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _WHOLE: Final = "arguments"
-"""The name of the only argument, the job's object, of the function whose arguments ``Arguments`` checks."""
+"""The name of the one argument that ``Arguments`` checks for a batch task: the object with all arguments of a job."""
 _HEAD: Final = f'{{"{_WHOLE}":'
 
 
 class Fields(dict[str, Any]):
-    """The validated arguments of a job of a batch task, by name. ``made`` is the object that has these fields."""
+    """The validated arguments of a job of a batch task, by name. ``made`` is the job's object, whose fields these
+    are."""
 
     def __init__(self, made: Any, names: Collection[str]) -> None:
         if isinstance(made, Mapping):
@@ -34,7 +35,7 @@ class Fields(dict[str, Any]):
 
 
 def _naming_fields(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a method that calls ``function``. If ArgumentsInvalid is raised, it names a field ``table``, not
+    """Return a method that calls ``function``. An ArgumentsInvalid from this method names a field ``table``, not
     ``arguments.table``."""
 
     @functools.wraps(function)

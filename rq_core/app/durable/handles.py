@@ -35,8 +35,8 @@ class Durable:
         undo: Callable[[Any], Any] | None = None,
         begin: bool = False,
     ) -> Durable:
-        """Return an object for steps of the same job, with options. The options hold for each step that runs through
-        the object.
+        """Return an object for steps of the same job, with options. The options hold for each step that is run through
+        this object.
 
         - ``key`` distinguishes steps with the same name that run at the same time.
         - ``check`` is a function that finds out whether a step has happened. It is called if an earlier run has begun
@@ -214,7 +214,7 @@ async def wait_for(
 
 
 def durable() -> Durable:
-    """Return the object for the steps of the current job. Call it in an ``async def`` handler.
+    """Return the object for the steps of the current job. Call this function in an ``async def`` handler.
 
     Raises NoCurrentJob outside of a handler, and NotDurable where no steps can be saved.
     """
@@ -222,7 +222,7 @@ def durable() -> Durable:
 
 
 def durable_sync() -> DurableSync:
-    """Return the object for the steps of the current job. Call it in a ``def`` handler.
+    """Return the object for the steps of the current job. Call this function in a ``def`` handler.
 
     Raises NoCurrentJob outside of a handler, and NotDurable where no steps can be saved.
     """

@@ -15,10 +15,10 @@ Path = tuple[str | int, ...]
 
 
 class TakenApart(NamedTuple):
-    """The arguments of a call, taken apart."""
+    """The arguments of a call, and the placeholders that were taken out of them."""
 
     args: dict[str, Any]
-    """The arguments in the types of JSON. In the place of each placeholder they have None."""
+    """The arguments in JSON's types, with None in the place of each placeholder."""
     holes: list[tuple[Path, Placeholder]]
 
 

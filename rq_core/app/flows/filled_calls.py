@@ -29,7 +29,7 @@ class _Given(NamedTuple):
 
 
 class NamedTask:
-    """The task of a child, by the task's name, with the child's call. The worker that runs the flow need not have the
+    """A task that is known by its name, with the call of one child. The worker that runs the flow need not have the
     task's code."""
 
     def __init__(
@@ -40,7 +40,8 @@ class NamedTask:
         args: Mapping[str, Any],
         placing: Placing | None,
     ) -> None:
-        """``known`` is the task; None if this worker lacks it. In this case ``placing`` assigns the child's lane."""
+        """``known`` is the task; None if this worker lacks the task. In this case, ``placing`` assigns the child's
+        lane."""
         self.app = app
         self.name = call.task
         self._known = known
@@ -53,8 +54,8 @@ class NamedTask:
         self._own: dict[str, Any] = {}
 
     def with_options(self, **options: Any) -> NamedTask:
-        """Return a copy of this object with these options for the child. They replace options of the call with the same
-        names."""
+        """Return a copy of this object with these options for the child. An option replaces the call's option of the
+        same name."""
         made = NamedTask(self.app, self._known, self._call, self._args, self._placing)
         made._own = options
         return made
@@ -93,8 +94,8 @@ def _options(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def placing_of(app: Producer, queue: str, task: str, policy: str | None) -> Placing:
-    """Return the placing of a task that the app lacks. ``policy`` is the JSON that workers have registered for the
-    task; None if no worker has registered the task."""
+    """Return the Placing, which assigns lanes to jobs, for a task that the app lacks. ``policy`` is the JSON that
+    workers have registered for the task; None if no worker has registered the task."""
     if policy is None:
         return app.declared.unregistered(task, queue)
     return registered_placing(task, queue, policy)

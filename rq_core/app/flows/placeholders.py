@@ -7,8 +7,8 @@ from typing import Any, Final
 
 
 class Placeholder:
-    """A placeholder for the result of a node of a flow. RESULT has no ``node``: the result of the part before, in a
-    chain, replaces it."""
+    """A placeholder for the result of a node of a flow. RESULT has no ``node``: in a chain, the result of the part
+    before replaces it."""
 
     __slots__ = ("node", "said")
 

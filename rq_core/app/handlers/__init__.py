@@ -7,7 +7,7 @@
 - ``handler_setup``: enters and leaves dependencies and the app's ``around`` functions.
 - ``outgoing``: functions that add headers to jobs before they are sent.
 - ``process_scope``: dependencies that live as long as the process.
-- ``pausing``: the error by which a handler pauses all jobs of a key.
+- ``pausing``: the error by which a handler pauses the jobs of a scope.
 - ``retry``: retry policies.
 - ``dead_hooks``: hooks for dead jobs.
 - ``redaction``: keeps secrets out of logs and errors.

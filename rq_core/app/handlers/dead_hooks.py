@@ -46,9 +46,10 @@ def hook_name(task: str) -> str:
 
 
 def handler_of(task: str, hook: Hook) -> Callable[..., Any]:
-    """Return a function that calls ``hook``. It is the function of the task ``hook_name(task)``. Raises InvalidTask.
+    """Return the handler of the task ``hook_name(task)``, which calls ``hook``.
 
-    The returned function has the dependencies of ``hook``.
+    The hook is called when a job of ``task`` has died. The handler has the dependencies of ``hook``. Raises InvalidTask
+    if a dependency is not valid.
     """
     told: Callable[..., Any]
     if inspect.iscoroutinefunction(hook):

@@ -20,7 +20,7 @@ from rq_core.model.lib.text import excerpt, printable
 DEPTH_MAX: Final = 100
 """Maximum number of parts of a place. A problem that is nested more deeply is reported at this depth."""
 SHOWN_MAX: Final = 200
-"""Maximum number of characters of a place, and of a text from another package."""
+"""Maximum number of characters that a message shows of a place, and of a text from another package."""
 _NESTED: Final = re.compile("ircular reference|depth exceeded")
 _UNKNOWN: Final = re.compile("unknown type: <class '(.+)'>")
 Loc = tuple[Any, ...]
@@ -92,8 +92,8 @@ def misfit(error: Exception, value: Any = None) -> tuple[Loc, str]:
 
 
 def _error_of(value: Any) -> BaseException | None:
-    """Return the error that a value's conversion to JSON raises. None if it raises no error, and for an iterator, which
-    is not read."""
+    """Return the error that a value's conversion to JSON raises. Return None if it raises no error, and for an
+    iterator, which this function does not read."""
     from pydantic_core import to_json
 
     if isinstance(value, Iterator):

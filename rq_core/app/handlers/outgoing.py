@@ -58,7 +58,8 @@ def outgoing_job(hooks: Sequence[Hook], job: NewJob, way: Way) -> NewJob:
 def outgoing_jobs(hooks: Sequence[Hook], jobs: Iterable[NewJob], way: Way) -> Iterator[NewJob]:
     """Yield the jobs of one call with the headers that ``hooks`` add to them.
 
-    In a copy of a job, an added header replaces the header of the original. Raises InvalidOption for an invalid header.
+    In a copy of a job, an added header replaces the original's header of the same name. Raises InvalidOption for an
+    invalid header.
     """
     added: Mapping[str, str] | None = None
     for job in jobs:

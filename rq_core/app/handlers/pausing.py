@@ -1,4 +1,4 @@
-"""The error by which a handler pauses all jobs of a key, for example because a service refuses further requests."""
+"""The error by which a handler pauses the jobs of a scope, for example because a service refuses further requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PauseScope(HandlerSignal):
 
         No job of ``scope`` begins until ``after`` is over (seconds, or a timedelta, of at most a day). The handler's
         own job goes back to its queue. After the pause, the jobs of a rate begin one after another, as fast as the rate
-        allows. A breaker awaits a probe.
+        allows. The jobs of a breaker wait until one of them, the probe, has succeeded.
 
         ``scope`` is the ``per`` or the ``name`` of a Rate or a Breaker of the task. All rates and breakers of the job
         with this ``per`` or ``name`` are paused. A new pause never shortens an earlier one. Raises UsageError if no

@@ -30,8 +30,8 @@ Redact = Callable[[str], str]
 TYPE_MAX: Final = 200
 MESSAGE_MAX: Final = 2_000
 TRACEBACK_MAX: Final = 8_000
-"""Maximum number of characters of an error's type, message and traceback in the log, so that one error does not fill
-a job's history."""
+"""TYPE_MAX, MESSAGE_MAX and TRACEBACK_MAX are the maximum numbers of characters of an error's type, message and
+traceback in the log. So one error does not fill a job's history."""
 
 _PACKAGE: Final = str(Path(__file__).parents[2]) + os.sep
 _MUST: Final = "must be a function of a text, or its import path, like settings:redact"

@@ -56,7 +56,7 @@ class Showing:
         self._emitted = 0
         self._size = 0
         self.is_new = False
-        """True if the worker was notified that there is something to send, and has not taken it yet."""
+        """True if the worker was notified that there is progress or a chunk to send, and has not taken it yet."""
         self.start = 0
         """The number of the last chunk in the job's stream before the chunks of this claim. It comes from an answer of
         Redis; 0 before the first answer."""
@@ -138,9 +138,10 @@ class Showing:
         return NotSent((self._reports, said_as_text(*said)), chunks)
 
     def put_back(self, taken: NotSent) -> None:
-        """Store progress and chunks again that the worker could not send.
+        """Store again the progress and the chunks that the worker could not send.
 
-        Progress that is newer is kept. If there is no room for all chunks, the oldest are dropped.
+        If the handler has shown newer progress since, the newer progress is kept. If there is no room for all chunks,
+        the oldest are dropped.
         """
         self.is_new = True
         if taken.said is not None:

@@ -43,7 +43,7 @@ _WHY_ROW: Final = {
     "parked": "its row is parked: `rq-core inbox parked` shows why",
     "": "the database of the inbox has not answered: check that it runs and can be reached",
 }
-"""The reasons in WaitTimeout, by the place of the job's row; empty: the inbox has not answered."""
+"""The reasons in WaitTimeout, by the place of the job's row. The empty place means that the inbox has not answered."""
 LOG_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
 """Seconds between successive reads of the log, or of the inbox. After the last value, the pause stays the same."""
 _OF_PARENTS: Final[list[BackgroundLogReader]] = []
@@ -122,7 +122,7 @@ class Ends(Generic[H]):
         """The outcomes that Redis still has for handles in ``_missing``. The log may have their results."""
         self._waiting_rows: dict[H, str] = {}
         """The handles of jobs that Redis lacks and that may be rows of the inbox, with the place that the last read
-        found: inbox or parked. It is empty before the first read, and after a read that failed."""
+        found: inbox or parked. The place is empty before the first read, and after a read that failed."""
         self._rows_left: set[H] = set()
         """The handles of jobs without a row in the inbox. Redis' next answer about these jobs is final."""
         self._rows_looks = 0
@@ -139,7 +139,7 @@ class Ends(Generic[H]):
         self._left = dict.fromkeys(handles)
         """The handles whose jobs have not ended yet, in the order given."""
         self._seen = {handle: handle.seen for handle in self._left if handle.seen is not None}
-        """The outcomes that earlier waits stored in the handles."""
+        """The outcomes that earlier waits have stored in the handles of this wait."""
 
     @property
     def has_begun(self) -> bool:
@@ -203,7 +203,7 @@ class Ends(Generic[H]):
             self._reader = None
 
     def begin_reading(self, step: ReadLog | LookInInbox, notify: Callable[[], None]) -> LogReading:
-        """Begin the read of a step, in another thread: of the audit log for ReadLog, of the inbox for LookInInbox."""
+        """Begin, in another thread, the read of the audit log (for ReadLog) or of the inbox (for LookInInbox)."""
         if isinstance(step, LookInInbox):
             from rq_core.app.handles.inbox_look import begin_look
 
@@ -316,7 +316,7 @@ class Ends(Generic[H]):
             return replace(outcome, kept=None, missing=NOT_JSON)
 
     def _unanswered(self) -> RqCoreError | None:
-        """Return an error if Redis has not answered about each job before the timeout; else None."""
+        """Return an error if Redis has not answered about every job before the timeout; else None."""
         for wait in map(self._waits.__getitem__, self._left):
             if wait.trouble is not None:
                 return wait.trouble
@@ -435,8 +435,8 @@ def timeout_of(timeout: Duration) -> float:
 
 
 def check_may_wait(job_id: str, *, allow_in_handler: bool, blocks: bool) -> None:
-    """Raise WaitRefused for a wait that could stop other work: one that ``blocks`` in the thread of an event loop, or
-    one in a handler without ``allow_in_handler``."""
+    """Raise WaitRefused for a wait that could stop other work: a wait that ``blocks`` the thread of an event loop, or a
+    wait in a handler if ``allow_in_handler`` is false."""
     if blocks and in_event_loop():
         raise WaitRefused(
             id=job_id,

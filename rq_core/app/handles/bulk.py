@@ -27,8 +27,8 @@ class ManyProducer(SignalProducer):
     def enqueue_many(self, jobs: Iterable[NewJob]) -> AcceptedJobs:
         """Enqueue jobs into one or more queues, in chunks. Redis accepts each chunk whole or not at all.
 
-        Returns the outcomes of all enqueues. The attribute ``handles`` of this object has the jobs' handles, and
-        ``as_completed`` accepts the object. ``jobs`` may be a generator: it makes the jobs of the next chunk while
+        Returns the outcomes of all enqueues. The attribute ``handles`` of the returned object has the jobs' handles,
+        and ``as_completed`` accepts the object. ``jobs`` may be a generator: it makes the jobs of the next chunk while
         Redis works on a chunk.
 
         Raises the errors of Task.enqueue. Each exception, also KeyboardInterrupt and CancelledError, has an attribute
@@ -102,7 +102,8 @@ class ManyProducer(SignalProducer):
         *,
         allow_in_handler: bool = False,
     ) -> Iterator[JobHandle[Any]]:
-        """Yield each handle when its job has ended. This method blocks; in an event loop use as_completed_async.
+        """Yield each handle when the handle's job has ended. This method blocks; in an event loop use
+        as_completed_async.
 
         A later ``wait`` of a yielded handle returns at once, and sends nothing to Redis. ``handles`` are handles of
         this app, or the result of enqueue_many. ``timeout`` (seconds or timedelta) is for all jobs together. Raises

@@ -28,7 +28,7 @@ R_co = TypeVar("R_co", covariant=True)
 """The type that the task's function returns."""
 
 GONE: Final = "gone"
-"""The state of a job that Redis does not have. If an audit database is set, it does not have the job either."""
+"""The state of a job that is not in Redis, and whose end is in no audit database that the app knows."""
 
 _STATES: Final = {
     **{outcome: outcome for outcome in ("succeeded", "cancelled", "expired", "replaced")},
@@ -41,7 +41,7 @@ _STATES: Final = {
 class JobHandle(Generic[R_co]):
     """A job that a producer has enqueued.
 
-    A handle has the job's id, task and queue. After a wait, it also has the job's outcome. Each method reads all other
+    A handle has the job's id, task and queue. After a wait, it also has the job's outcome. The methods read all other
     facts from Redis or SQL.
 
     - ``duplicate``: True if the call enqueued no job. The reason is that a job with this id is live, that the id is
@@ -100,11 +100,12 @@ class JobHandle(Generic[R_co]):
         """Return the job's state in one word.
 
         A job in Redis is scheduled, parked, ready, running, cancelling or dead. A job that has ended is succeeded,
-        cancelled, pruned, expired, replaced or removed. Redis keeps this word with the job's result. SQL has it if an
-        audit database is set. If neither Redis nor SQL knows the job, its state is ``gone``.
+        cancelled, pruned, expired, replaced or removed. Redis has this word as long as it keeps the job's result. SQL
+        has the word if an audit database is set. If neither Redis nor SQL knows the job, its state is ``gone``.
 
         With App(inbox=…), a job that was enqueued within a transaction is ``inbox`` from the commit until a relay has
-        handed it over to Redis. It is ``parked`` if the relay could not read its row, or the queue refused the job.
+        handed it over to Redis. It is ``parked`` if the relay could not read the job's row, or the queue refused the
+        job.
 
         If the result is not kept, the state may be ``gone`` right after the job's end, until the mirror has copied the
         end.
@@ -157,8 +158,8 @@ class JobHandle(Generic[R_co]):
         later wait returns it at once, and sends nothing to Redis.
 
         Redis sends a message when the job ends. The wait also reads the job, at intervals that grow to 5 s; if Redis
-        cannot send messages, they grow from 50 ms to 1 s. If Redis no longer has the job, the outcome comes from the
-        audit database. Without an audit database, the outcome is then Gone.
+        cannot send messages, the intervals grow from 50 ms to 1 s. If Redis no longer has the job, the outcome comes
+        from the audit database. Without an audit database, the outcome is then Gone.
 
         Raises WaitTimeout, which is a TimeoutError. Raises WaitRefused in an event loop. Raises WaitRefused in a
         handler unless ``allow_in_handler``, since the waiting handler occupies a worker's place that the job may need.
@@ -295,7 +296,7 @@ class JobHandle(Generic[R_co]):
         return Watched(self._producer, self.queue, self.id, is_row)
 
     def cancel(self, *, why: str = "") -> str:
-        """Cancel the job, and then its children that have not succeeded. Return the outcome for the job.
+        """Cancel the job, and then the job's children that have not succeeded. Return the outcome for the job itself.
 
         The outcome is ``cancelled``, ``cancelling``, ``dead`` or ``gone``. With ``cancelling``, the job runs and was
         asked to stop. With ``dead``, the job was dead already, and was not cancelled.
@@ -368,8 +369,8 @@ def handle_of(producer: Producer, job: NewJob, accepted: Accepted | None) -> Job
     """Return the handle for a job that was enqueued. ``accepted`` is the outcome of the enqueue; None if the job was
     accepted.
 
-    Raises ScopeFull if a full scope rejected the job. Raises UniqueHeld if another job holds its name and on_duplicate
-    is "reject". Raises IdempotencyMismatch if its id belongs to another call.
+    Raises ScopeFull if a full scope rejected the job. Raises UniqueHeld if another job holds the job's name and
+    on_duplicate is "reject". Raises IdempotencyMismatch if the job's id belongs to another call.
     """
     if accepted is None or accepted.ids:
         old = accepted.replaced[0][1] if accepted is not None and accepted.replaced else None

@@ -12,7 +12,7 @@ from rq_core.model import plugins
 def begin_look(
     inbox_url: str, queue: str, ids: Sequence[str], notify: Callable[[], None]
 ) -> LogReading:
-    """Begin to look for the rows of jobs, in another thread. The thread calls ``notify`` when the read is done.
+    """Begin, in another thread, to look for the rows of jobs. The thread calls ``notify`` when the read is done.
 
     Raises RuntimeError if the process can start no thread.
     """

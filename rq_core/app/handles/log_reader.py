@@ -56,7 +56,7 @@ class BackgroundLogReader:
         self._is_server = audit_url.startswith("postgres")
         self._lock = threading.Lock()
         self._reader: EndingsReader | None = None
-        """The database's reader; while a read is under way, only its thread may use it."""
+        """The reader of the database. While a read is under way, only the thread of this read may use the reader."""
         self._current: LogReading | None = None
         """The read that is under way, if any."""
         self._is_closed = False
@@ -64,11 +64,11 @@ class BackgroundLogReader:
     def begin(
         self, queue: str, jobs: Mapping[str, tuple[int, int]], notify: Callable[[], None]
     ) -> LogReading:
-        """Begin to read how jobs of a queue ended, in another thread. The thread calls ``notify`` when the read is
+        """Begin, in another thread, to read how jobs of a queue ended. The thread calls ``notify`` when the read is
         done.
 
-        If an earlier read still runs, the returned read is done at once, with the error SILENT. Raises RuntimeError if
-        the process can start no thread.
+        If an earlier read still runs, no new read begins: the returned one is done at once, with the error SILENT.
+        Raises RuntimeError if the process can start no thread.
         """
         reading = LogReading()
         with self._lock:

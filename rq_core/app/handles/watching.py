@@ -30,11 +30,11 @@ class Watched(NamedTuple):
     function may block. None if the job was not put into an inbox."""
 
     def may_come(self) -> bool:
-        """Return whether a job that Redis does not have may still arrive there from an inbox. May block."""
+        """Return whether a job that Redis does not have may still arrive in Redis from an inbox. May block."""
         return self.is_row is not None and self.is_row()
 
     async def may_come_async(self) -> bool:
-        """Return whether a job that Redis does not have may still arrive there from an inbox."""
+        """Return whether a job that Redis does not have may still arrive in Redis from an inbox."""
         import asyncio
 
         return self.is_row is not None and await asyncio.to_thread(self.is_row)

@@ -13,7 +13,7 @@ Wake = Callable[[], None]
 
 
 class AnyDoor(Protocol):
-    """The methods that all doors have, whether their connections block or are asynchronous."""
+    """The methods that all doors have. A door runs statements on a connection, which blocks or is asynchronous."""
 
     is_async: bool
 

@@ -44,7 +44,8 @@ class Row(NamedTuple):
 class Statement(NamedTuple):
     """A SQL statement with its values. Each ``?`` in the text is a placeholder for a value.
 
-    Its answer is the number of rows that it returned; for a statement without rows, the number that it changed.
+    The answer to a statement is the number of rows that it returned; for a statement without rows, the number that it
+    changed.
     """
 
     text: str
@@ -144,10 +145,10 @@ _LACKING: Final = (
     f"SELECT 1 {_GIVEN} WHERE NOT EXISTS"
     " (SELECT 1 FROM rqc_inbox i WHERE i.queue = r.queue AND i.job_id = r.job_id)"
 )
-"""Takes the same rows as the INSERT. For each of them whose job has no row in the inbox, selects 1."""
+"""A query that takes the same rows as the INSERT. It returns one row for each of them whose job is not in the inbox."""
 TRIES: Final = 3
 """Number of INSERTs after which InboxIdsUsed is raised. A repeated INSERT may succeed, since it takes other numbers of
-the sequence. It also helps if a new row was a duplicate of a row that a relay has handed over since."""
+the sequence. It may also succeed because a relay has since handed over the row whose duplicate the new row was."""
 
 
 def inserts(dialect: str, rows: Iterable[Row]) -> Statements:
@@ -210,8 +211,8 @@ def delete_row(dialect: str, queue: str, job_id: str) -> Statements:
 
     ``relaying``: a relay has taken the row. ``gone``: there is no row.
 
-    On PostgreSQL, the first statement locks the row, and the second reads the relays' batches. A relay that took the
-    row before the lock has then committed its batch. A later relay does not take a locked row.
+    On PostgreSQL, a first statement locks the row; the statement that deletes the row then reads the relays' batches. A
+    relay that took the row before the lock has committed its batch by then. A later relay does not take a locked row.
     """
     where, values = _FREE[dialect], (queue, job_id)
     if dialect == "postgresql":

@@ -79,7 +79,7 @@ class _Producing:
     if not TYPE_CHECKING:  # Type checkers know what the object has.
 
         def __getattr__(self, name: str) -> Any:
-            """Raise InvalidOption for a method of the other kind of connection: ``cancel`` if the connection is
+            """Raise InvalidOption for a method of the other kind of connection, such as ``cancel`` if the connection is
             asynchronous.
 
             Raise AttributeError for any other name.
@@ -127,7 +127,8 @@ class _Blocking(_Producing):
         """Delete the job's row, within the transaction, and return the outcome.
 
         - ``cancelled``: the row is deleted, unless the transaction is rolled back.
-        - ``relaying``: a relay is handing the job over now. Then handle.cancel() can cancel the job in its queue.
+        - ``relaying``: a relay is handing the job over now. After the handover, handle.cancel() can cancel the job in
+          its queue.
         - ``gone``: the inbox has no row of the job.
 
         On PostgreSQL the transaction's isolation level must be READ COMMITTED.
@@ -211,7 +212,7 @@ class TaskWithin(_Blocking, Generic[P, R]):
         """Insert a row for a job with these arguments into ``rqc_inbox``, and return the job's handle.
 
         After the commit, a relay hands the job over to the queue. After a rollback there is no job. The queue decides
-        only at the handover whether the job is a duplicate, and whether another job holds its name.
+        only at the handover whether the job is a duplicate, and whether another job holds the job's name.
 
         Raises the errors of PreparedTask.job, NotInTransaction and InboxMissing. Raises InvalidOption for a job that
         the queue might reject.
@@ -256,7 +257,7 @@ class Within(_Blocking):
         TaskWithin.
 
         This method does not read from Redis. If this process lacks the task's code, the relay applies the options and
-        caps that workers have registered. The relay parks a row that does not fit them.
+        caps that workers have registered. The relay parks a row that does not fit these options and caps.
         """
         row, handle = _by_name(self._app, self._of, queue, task, args, keys, options)
         self._insert([row])

@@ -1,4 +1,5 @@
-"""Breakers, as a task declares them: no job of a key begins for a while after the key's service has failed too often.
+"""Breakers, as a task declares them. If the service behind the jobs of a key fails too often, no job of this key begins
+for a while.
 
 @app.task(breaker=Breaker(failures=20, per_seconds=60, cooldown=30, per="host"))
 def ask(host: str, question: str) -> str: ...
@@ -24,9 +25,10 @@ _DAY_S: Final = 86_400
 
 @dataclass(frozen=True)
 class Breaker:
-    """Pauses all jobs of a key when their service fails. After the pause, a single job, the probe, tests the service.
+    """Pauses the jobs of a key when the service behind them fails. After the pause, a single job, the probe, tests the
+    service.
 
-    The last of ``failures`` failures within ``per_seconds`` pauses the scope for ``cooldown``: no job of the scope
+    After ``failures`` failures within ``per_seconds``, the scope is paused for ``cooldown``: no job of the scope
     begins, and so no job spends an attempt. Jobs that already run are not stopped. After the pause, one job begins, the
     probe. If it succeeds, all jobs may begin again. If it fails, the scope is paused again. If it ends in another way,
     such as a lost lease or a cancellation, the next job is the probe.
@@ -69,7 +71,7 @@ class Breaker:
 
     @property
     def limit(self) -> Limit:
-        """The limit for each scope of the breaker. Its burst is the cooldown, in ms."""
+        """The limit for each scope of the breaker. The field ``burst`` has the cooldown, in ms."""
         return Limit(self.failures, self.window_ms, self.cooldown_ms)
 
     def family(self, task: str) -> str:
@@ -81,7 +83,7 @@ class Breaker:
         return f"{name}@{window_text(self.window_ms)}s:{FAILURES}"
 
     def excepts(self, error: BaseException) -> bool:
-        """Return whether the breaker does not count this error, by ``except_for``."""
+        """Return whether ``except_for`` names the type of this error, so that the breaker does not count the error."""
         return isinstance(error, self.except_for)
 
 

@@ -44,7 +44,7 @@ class Cap:
     - ``on_full``: what happens to a job that is enqueued while its scope is full. With ``wait``, the job waits. With
       ``discard``, it is dropped, and the log has an event. With ``reject``, enqueue raises ScopeFull.
     - ``max_waiting``: the maximum number of jobs that wait in one lane, the line of jobs with the same scopes and
-      priority. If this number waits already, enqueue raises ScopeFull.
+      priority. If this number of jobs already waits, enqueue raises ScopeFull.
 
     Raises InvalidOption or InvalidName.
     """
@@ -79,7 +79,7 @@ class Cap:
 
     def family(self, task: str) -> str:
         """Return the family of the cap's scopes for a task, such as ``send.tenant``. The names of all these scopes
-        begin with it.
+        begin with the family.
 
         Raises InvalidName if the family's name would be too long.
         """
@@ -98,8 +98,8 @@ class Rate:
     With ``cost``, the rate counts a unit in place of claims: ``Rate(90_000, per_seconds=60, per="model", cost="tokens",
     burst=90_000)`` admits 90,000 tokens per minute. ``cost`` is the name of an argument, or a function that takes the
     arguments by name. Its value is the job's cost, a whole number of 1 or more, and its name is the unit. A job that
-    costs more than ``burst`` begins when the whole burst is free. The next job then waits until the rate has made up
-    for the excess.
+    costs more than ``burst`` begins when the whole burst is free. The next job then waits longer, until the rate has
+    made up for the excess.
 
     Raises InvalidOption or InvalidName.
     """
@@ -136,7 +136,7 @@ class Rate:
         return Limit(self.n, self.window_ms, self.burst)
 
     def family(self, task: str) -> str:
-        """Return the family of the rate's scopes for a task. The names of all these scopes begin with it.
+        """Return the family of the rate's scopes for a task. The names of all these scopes begin with the family.
 
         The family ends with the rate's window, and with its unit if it has one: ``send.tenant@60s`` or
         ``send.tenant@60s:tokens``. Raises InvalidName if the family's name would be too long.

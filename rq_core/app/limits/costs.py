@@ -22,8 +22,8 @@ def costs_of(
     """Return the costs of a job as text. The text is empty if no rate of the job counts a unit.
 
     ``sources`` are the rules of the task's rates that count a unit, ``scopes`` are the job's scopes, and ``values`` its
-    arguments. ``keys`` has costs as text, by their units. A producer passes them if it lacks the function that computes
-    a cost. Raises ArgumentsInvalid, KeyNeeded or KeyFailed.
+    arguments. ``keys`` has costs as text, by unit. A producer passes a cost in ``keys`` if it lacks the function that
+    computes the cost. Raises ArgumentsInvalid, KeyNeeded or KeyFailed.
     """
     families = set(map(family_of, scopes))
     costs: dict[str, int] = {}

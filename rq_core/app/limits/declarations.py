@@ -22,7 +22,7 @@ units of 1/10,000."""
 
 
 class Declared:
-    """The caps of an app's tasks and queues, and the settings of its queues, which the app's code declares."""
+    """The caps of an app's tasks and queues, and the settings of the app's queues, as the app's code declares them."""
 
     def __init__(self) -> None:
         self.settings: dict[str, dict[str, int]] = {}
@@ -32,13 +32,13 @@ class Declared:
         self._declarer: dict[tuple[str, str], str] = {}
         self._queue_of_name: dict[str, str] = {}
         self._fair: dict[str, str] = {}
-        """By queue, for fair queues: the name of the argument whose values share the queue."""
+        """Fair queue → the name of the argument whose values share the queue."""
         self._own: dict[str, Placing] = {}
         self._arguments: dict[str, Arguments] = {}
         self._elsewhere: dict[tuple[str, str], Placing] = {}
         self._batched: dict[str, frozenset[str]] = {}
-        """By queue, for queues of batch tasks: the names of the batch task and of its hook for dead jobs. Jobs of other
-        tasks cannot be enqueued into the queue."""
+        """Queue of a batch task → the names of the batch task, and of its hook for dead jobs. Jobs of other tasks
+        cannot be enqueued into this queue."""
 
     # Tasks.
 
@@ -127,8 +127,8 @@ class Declared:
     def check_queue(self, task: str, queue: str) -> None:
         """Raise InvalidOption if jobs of the task cannot be enqueued into ``queue``.
 
-        It is raised if a cap of the task counts jobs of another queue. It is also raised if a job of a batch task would
-        leave the task's own queue, or a job of another task would enter the queue of a batch task.
+        There are three possible reasons: the task's caps count jobs of another queue; the task is a batch task of
+        another queue; or ``queue`` belongs to another task, which is a batch task.
         """
         own = self._own.get(task)
         for batched, names in self._batched.items():
@@ -235,12 +235,13 @@ class Declared:
         }
 
     def policies(self, queue: str) -> dict[str, str]:
-        """Return the policy of each of this queue's tasks as JSON, by the task's name."""
+        """Return the policy of each task of this queue as JSON, by the task's name. Producers without the task's code
+        need the policy."""
         return {task: p.policy() for task, p in self._own.items() if p.queue == queue}
 
 
 _NOWHERE: Final = Placing("", "")
-"""The placing of jobs that no cap counts. These jobs have no lane."""
+"""The Placing of jobs that no cap counts. These jobs have no lane."""
 
 
 def _source(task: str, arguments: Arguments, cap: Cap | Rate | Breaker, family: str) -> ScopeSource:
@@ -295,7 +296,7 @@ def _check_function(
 
 
 def _default(task: str, arguments: Arguments, argument: str) -> str | None:
-    """Return the default of an argument as text, which is the key of a job without this argument.
+    """Return the default of an argument as text: the key of a job whose call leaves the argument out.
 
     Return None if the argument has no default. Raises InvalidTask.
     """

@@ -2,8 +2,8 @@
 
 A lane is the waiting line of the jobs with the same scopes and priority. Each cap of a task becomes a *source*: a rule
 that computes the scope of a job from the job's arguments. A :class:`Placing` has all sources of a task. It is made from
-the limits that the code declares. For a producer without the code, it is made from the policy (JSON) that workers have
-registered.
+the limits in the task's code. For a producer without this code, it is made from the policy (JSON) that workers have
+registered for the task.
 """
 
 from __future__ import annotations
@@ -75,14 +75,15 @@ class Placing:
         self.set_sources(sources)
 
     def set_sources(self, sources: Sequence[ScopeSource]) -> None:
-        """Replace the sources. All tasks that share this placing then use the new sources."""
+        """Replace the sources. All tasks that share this Placing then use the new sources."""
         # In the order of lanes, so that a lane is joined without sorting.
         self.sources = tuple(sorted(sources, key=lambda s: (s.family != "task", s.family + "=")))
         self.costly = tuple(source for source in self.sources if source.cost)
 
     @property
     def rules(self) -> bool:
-        """True if an enqueue checks for full scopes: a cap has on_full="discard", on_full="reject" or max_waiting."""
+        """True if an enqueue checks for full scopes, because a cap has on_full="discard", on_full="reject" or
+        max_waiting."""
         return any(s.on_full != "wait" or s.max_waiting is not None for s in self.sources)
 
     def check_delay(self, delay_ms: int, due_ms: int = 0) -> None:
@@ -104,8 +105,8 @@ class Placing:
         """Return a job's lane, and the text of its rules for full scopes (see full_rules).
 
         Both are empty for a job without scopes. ``rank`` is the number of the job's priority, and ``values`` are its
-        validated arguments. ``keys`` are the keys, by family, that the producer passes because it lacks the functions
-        that compute them. Raises ArgumentsInvalid, InvalidOption, KeyNeeded or KeyFailed.
+        validated arguments. ``keys`` has, by family, the keys that the producer passes because it lacks the functions
+        that compute these keys. Raises ArgumentsInvalid, InvalidOption, KeyNeeded or KeyFailed.
         """
         if keys:
             keys = self._check_keys(keys)
@@ -146,7 +147,7 @@ class Placing:
         """Return the lane into which a claimed job must move. Return None if ``lane`` has all scopes of the job.
 
         The lane may have further scopes, which are no longer declared. It may also have a key that the producer passed
-        because it lacked the function.
+        because it lacked the function that computes the key.
         """
         wanted: list[str] = []
         for source in self.sources:
@@ -281,7 +282,7 @@ class Unregistered(Placing):
         values: Mapping[str, Any],  # noqa: ARG002
         keys: Mapping[str, str] | None = None,
     ) -> str:
-        """Return the costs of a job that the producer passes in ``keys``, by unit. See Placing.costs."""
+        """Return the costs of a job, which the producer passes in ``keys`` by unit. See Placing.costs."""
         units = _units_in(keys or {})
         costs = {unit: text for unit, text in (keys or {}).items() if unit in units}
         return costs_text({unit: given_cost(self.task, unit, costs[unit]) for unit in costs})
@@ -302,8 +303,8 @@ def key_text(value: Any) -> str | None:
     """Convert a key's value to text. Numbers, dates and UUIDs are written as in JSON. None stays None.
 
     7 and "7" are the same key, since operators, and producers without the task's code, pass keys as text. In unique
-    names they differ, since a wrong match there would suppress a job. Raises TypeError for a list, a mapping or an
-    object without a JSON form.
+    names, 7 and "7" differ, since a wrong match there would suppress a job. Raises TypeError for a list, a mapping or
+    an object without a JSON form.
     """
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -352,7 +353,7 @@ def key_texts(keys: Mapping[str, str]) -> Mapping[str, str]:
 
 
 class PolicyCache:
-    """A cache of the placings of tasks whose policies were read from queues. An entry is valid for CACHED_S seconds.
+    """A cache of Placings, for tasks whose policies were read from queues. An entry is valid for CACHED_S seconds.
 
     The number of entries is bounded. Threads may share the cache.
     """
@@ -362,12 +363,12 @@ class PolicyCache:
         self._found: dict[tuple[str, str], tuple[float, Placing]] = {}
 
     def get(self, queue: str, task: str) -> Placing | None:
-        """Return the task's placing if it was stored less than CACHED_S seconds ago; else None."""
+        """Return the task's Placing if it was stored less than CACHED_S seconds ago; else None."""
         until, placing = self._found.get((queue, task), (0.0, None))
         return placing if self._clock() < until else None
 
     def put(self, placing: Placing) -> Placing:
-        """Store a placing, and return it."""
+        """Store a Placing, and return it."""
         if len(self._found) >= CACHED_MAX:
             self._found.clear()
         self._found[placing.queue, placing.task] = (self._clock() + CACHED_S, placing)

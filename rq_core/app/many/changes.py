@@ -1,4 +1,4 @@
-"""The part of an app that changes many jobs at once: all jobs of a queue that match ``which``.
+"""The part of an app that changes many jobs at once: all jobs of a queue that match a filter.
 
 app.cancel_where(Filter(queue="mail", headers={"tenant": "acme"}), reason="account closed")
 """
@@ -24,8 +24,9 @@ class BulkOptions(TypedDict, total=False):
     - ``by`` is the person or program that makes the change, for the log; by default, the name of this client.
     - ``limit`` is the maximum number of jobs that are changed.
     - ``dry_run=True`` changes no job and counts the jobs that match.
-    - ``progress`` is a function that is called after each page of jobs with a ``place``. ``place.looked`` jobs were
-      read, ``place.matched`` matched, and ``place.changed`` were changed.
+    - ``progress`` is a function that is called with a ``place`` after each page of jobs. ``place.looked``,
+      ``place.matched`` and ``place.changed`` are the numbers of jobs that were read, that matched, and that were
+      changed.
     - ``resume`` is ``str(place)`` of an earlier change that was stopped. The change continues from that place.
     """
 
@@ -44,18 +45,18 @@ class EditWhereOptions(BulkOptions, EditOptions, total=False):
 class ChangeProducer(ScheduleProducer):
     """A producer with the methods for changes of many jobs. Threads may share a producer.
 
-    Each change goes through the queue in pages of at most 250 jobs. After each page it pauses 1.5 times as long as the
-    page took, at most 1 s, so that workers can work. Jobs move while the queue is read. So the change reads the whole
-    queue up to three times; it ends early if a reading changes no job. A change that was stopped at any moment can be
-    repeated, or can continue. Each job is changed once.
+    Each change goes through the queue in pages of at most 250 jobs. After each page, the change pauses 1.5 times as
+    long as the page took, at most 1 s, so that workers can work. Jobs move while the queue is read. So the change reads
+    the whole queue up to three times; it ends early if a reading changes no job. A change that was stopped at any
+    moment can be repeated, or can continue. Each job is changed once.
     """
 
     def cancel_where(self, which: Filter, /, **options: Unpack[BulkOptions]) -> JobsChanged:
-        """Cancel all jobs of a queue that match ``which``. Unless ``which`` names states, ready, scheduled and parked
-        jobs are cancelled.
+        """Cancel all jobs of a queue that match ``which``. If ``which`` names no state, only jobs that are ready,
+        scheduled or parked are cancelled.
 
         A job that a worker claims meanwhile is left alone. If ``which`` has the state running, running jobs are asked
-        to stop. The children of the cancelled jobs are cancelled, too, also in other queues.
+        to stop. The children of cancelled jobs are cancelled, too, even if they are in other queues.
 
         See BulkOptions for the options. Raises InvalidOption.
         """
@@ -69,7 +70,7 @@ class ChangeProducer(ScheduleProducer):
         return await client.run(_plan(client.calls, "cancel", which, options))
 
     def requeue_where(self, which: Filter, /, **options: Unpack[BulkOptions]) -> JobsChanged:
-        """Make all dead jobs of a queue that match ``which`` ready again, the oldest first.
+        """Requeue all dead jobs of a queue that match ``which``, the oldest first: the jobs become ready again.
 
         The dead children of a job, in whichever queue, are requeued before the job. Jobs that die during the change
         stay dead.
@@ -101,7 +102,7 @@ class ChangeProducer(ScheduleProducer):
         return await client.run(_plan(client.calls, "edit", which, options))
 
     def prune_where(self, which: Filter, /, **options: Unpack[BulkOptions]) -> JobsChanged:
-        """Remove all dead jobs of a queue that match ``which`` from Redis. Their history stays in SQL.
+        """Remove from Redis all dead jobs of a queue that match ``which``. Their history stays in SQL.
 
         See BulkOptions for the options. Raises InvalidOption.
         """

@@ -2,8 +2,9 @@
 
     app.fork("o-1", from_step="receipt", by="ann", reason="wrong address")
 
-A fork is a copy of a job whose box begins with the steps that the job has saved before a step: so the copy runs from
-that step on. Its worker copies the steps (:mod:`rq_core.worker.execution.forks`).
+A fork is a copy of a durable job that runs from a chosen step on. The entries (steps, waits and sleeps) that the job
+has saved before this step become entries of the fork. The worker that runs the fork copies them
+(:mod:`rq_core.worker.execution.forks`).
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ class ForkProducer(CopyProducer):
         reason: str = "",
         by: str | None = None,
     ) -> JobHandle[Any]:
-        """Enqueue a copy of a durable job that runs from a step on, and return the copy's handle. The job itself does
-        not change.
+        """Enqueue a fork of a durable job, which is a copy that runs from a step on. Return the copy's handle. The job
+        itself does not change.
 
         The copy has the task, the arguments, the headers and the queue of the job, and the present options of the task.
         The entries that the job has saved before ``from_step`` become entries of the copy: their functions are not
         called. ``from_step`` is a step, a wait, a sleep, a ``map`` or a ``run`` that the job has begun or saved; with
-        None, the copy continues behind all entries.
+        None, the copy continues after all entries.
 
-        The entries come from Redis, which has them until the job ends, or prunes it if it is dead. Otherwise they come
-        from the audit log of this app and of its workers, which needs ``audit_payload="full"`` and
-        ``audit_result="full"``.
+        The entries come from Redis, which has them until the job ends or, if the job is dead, until it is pruned. Later
+        they come from the audit log, which this app and its workers must know, and which has them only with
+        ``audit_payload="full"`` and ``audit_result="full"``.
 
         The copy's id is ``JOB_ID.fNAME``. Without ``name``, NAME is a digest of ``from_step``. If the job already has a
-        fork of this name, no second one is made: the method returns the handle of the first one, with ``duplicate``
-        true. It raises NotCopied if that one has ended.
+        fork of this name, no second fork is made: the method returns the handle of the first fork, with ``duplicate``
+        true. It raises NotCopied if the first fork has ended.
 
         ``queue`` is the job's queue; with None, rq-core finds the queue. The log has ``reason`` and ``by`` with the
         copy, and the reason begins with the job and the step. Raises NotCopied, LogBehind if no mirror runs, and the
@@ -80,8 +81,7 @@ class ForkProducer(CopyProducer):
         reason: str = "",
         by: str | None = None,
     ) -> JobHandle[Any]:
-        """Enqueue a copy of a durable job that runs from a step on, in a thread, and return the copy's handle. See
-        fork."""
+        """Enqueue a fork of a durable job without blocking the event loop, and return the copy's handle. See fork."""
         import asyncio
 
         return await asyncio.to_thread(

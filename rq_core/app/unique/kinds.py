@@ -36,8 +36,8 @@ class Unique(Named):
     ``on_duplicate`` says what an enqueue does while another job holds the name:
 
     - ``keep``: the enqueue adds no job, and returns the handle of the other job, with ``duplicate`` true.
-    - ``replace``: if the other job waits and was never claimed, the new job replaces it. A job that runs, or waits for
-      a retry, is kept.
+    - ``replace``: if the other job waits and was never claimed, the new job replaces it. Otherwise, the other job is
+      kept, as with ``keep``.
     - ``reject``: the enqueue raises UniqueHeld.
 
     Raises InvalidOption.
@@ -90,8 +90,8 @@ class Throttle(Named):
 
 @dataclass(frozen=True)
 class Debounce(Named):
-    """The rule that of a series of calls with the same unique name only the last call runs. It runs ``seconds`` (a
-    number, or a timedelta) after this call.
+    """The rule that, of a series of calls with the same unique name, only the last call runs. Its job becomes ready
+    ``seconds`` (a number, or a timedelta) after this call.
 
     If calls keep coming, a call runs at the latest ``at_most`` seconds after the first call of the series. The default
     of ``at_most`` is ten times ``seconds``. Each call enqueues a job that replaces the waiting job of the name;

@@ -31,7 +31,8 @@ WINDOW_S_MIN: Final = 0.001
 
 
 class Named(ABC):
-    """The base class of the rules for unique names: how a name is made, and what later calls with the name do."""
+    """The base class of the rules for unique names. A rule says how a name is made, and what later calls with this name
+    do."""
 
     per: Per
 
@@ -201,7 +202,7 @@ def _called(
 
 
 def _as_text(made: Any) -> str | None:
-    """Convert the value of the function in ``per`` to text, unless it is text or None.
+    """Convert the value of the function in ``per`` to text. A text, or None, stays as it is.
 
     Producers without the task's code pass the value as text.
     """

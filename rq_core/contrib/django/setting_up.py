@@ -26,8 +26,9 @@ _relays: Final[list[str]] = []
 
 def note_relay(inbox: str | None) -> None:
     """Note the inbox whose relay runs beside the workers that this process is about to start. ``inbox`` is an alias or
-    a URL, as on the command line; None if no relay runs. Afterwards, ``prepare_app`` logs what an inbox lacks, and only
-    in this process."""
+    a URL, as on the command line; None if no relay runs. Only after this call, and only in this process,
+    ``prepare_app`` logs what an inbox lacks.
+    """
     _relays[:] = [inbox or ""]
 
 
@@ -169,7 +170,7 @@ def url_of_inbox(value: str) -> str:
     """Return the URL of the database with the inbox. ``value`` is that URL, the path of a file, or an alias in
     DATABASES.
 
-    Django must be set up. Raises InvalidOption for a word alone that is neither an alias nor a file.
+    Django must be set up. Raises InvalidOption for a single word that is neither an alias nor the name of a file.
     """
     from django.conf import settings
     from django.core.exceptions import ImproperlyConfigured

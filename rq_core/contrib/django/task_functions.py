@@ -83,7 +83,7 @@ def _function(task: Any, backend: Any) -> Callable[..., Any]:
 
 
 def _named(alias: str, backend: Any) -> Any:
-    """Return the backend of rq-core with this alias. If the settings have none, return ``backend``."""
+    """Return the backend of rq-core with this alias. If the settings have no such backend, return ``backend``."""
     try:
         found = django_tasks.tasks.task_backends[alias]
     except django_tasks.InvalidTaskBackend:

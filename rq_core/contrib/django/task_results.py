@@ -110,8 +110,9 @@ def made(task: Any, alias: str, job_id: str, **facts: Any) -> Any:
 
 
 def varied(task: Any, alias: str, queue: str, priority: int) -> Any:
-    """Return one of Django's tasks with the queue, the priority and the backend of a job. A task that has them is not
-    copied."""
+    """Return one of Django's tasks with the queue, the priority and the backend of a job. If ``task`` already has these
+    values, return ``task`` itself.
+    """
     changes = {"queue_name": queue, "priority": priority, "backend": alias}
     if all(getattr(task, name) == value for name, value in changes.items()):
         return task
@@ -145,7 +146,9 @@ def running_result(
 
 
 def positional_arguments(task: Any, result: Any) -> list[Any]:
-    """Return the positional arguments for a task's function. If the task takes a context, it is the first argument."""
+    """Return the positional arguments for a task's function. If the task takes a context, the context is the first
+    argument.
+    """
     context = [django_tasks.base.TaskContext(task_result=result)] if task.takes_context else []
     return [*context, *result.args]
 
@@ -227,8 +230,9 @@ def of_live_job(task: Any, backend: Any, job: JobState, spec: Spec) -> Any:
 
 
 def note_claims(result: Any, claims: list[Any]) -> None:
-    """Set in a result when the first and the last attempt of its job began, and which workers ran the job. ``claims``
-    are the job's ``claimed`` events in the audit log, the oldest first."""
+    """Store in a result the times at which the first and the last attempt of its job began, and the workers that ran
+    the job. ``claims`` are the job's ``claimed`` events in the audit log, the oldest first.
+    """
     if claims:
         _set(
             result,
@@ -288,8 +292,9 @@ def _with_arguments(
 
 
 def _alias(alias: str, backend: Any, queue: str) -> str:
-    """Return ``alias``, if the settings have such a backend of rq-core with the queue; else return the alias of
-    ``backend``."""
+    """Return ``alias`` if the settings have a backend of rq-core with this alias, and this backend has the queue.
+    Otherwise return the alias of ``backend``.
+    """
     try:
         found = django_tasks.tasks.task_backends[alias]
     except django_tasks.InvalidTaskBackend:

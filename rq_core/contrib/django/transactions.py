@@ -40,8 +40,8 @@ def at_once_by_backend() -> Iterator[None]:
 class TransactionWarning:
     """Warns if a task of the project's App is enqueued at once while a transaction is open: ``app.outgoing`` calls it.
 
-    A worker may then run the job before the commit, and a rollback does not take the job back. Each task is named once
-    in a process. Django's own tasks are not named, since their backend decides about them.
+    A worker may then run the job before the commit, and a rollback does not take the job back. There is one warning for
+    each task in a process, and none for Django's own tasks: their backend decides whether they are enqueued at once.
     """
 
     def __init__(self, alias: str) -> None:
@@ -68,8 +68,9 @@ class TransactionWarning:
             )
 
     def _is_in_program_transaction(self) -> bool:
-        """Return whether a transaction is open that the program has begun. The one that Django's TestCase begins around
-        each test does not count."""
+        """Return whether a transaction is open that the program has begun. The transaction that Django's TestCase
+        begins around each test does not count.
+        """
         for each in connections.all(initialized_only=True):
             if each.alias == self._alias and is_in_transaction(self._alias):
                 blocks = each.atomic_blocks

@@ -40,16 +40,17 @@ ENTRIES_MAX: Final = 10_000
 OWN_PREFIX: Final = "rq_core."
 """The beginning of the names of rq-core's own entries."""
 LIFE_ENTRY: Final = f"{OWN_PREFIX}life"
-"""The name of an entry that is begun and never saved. It is written if the id of the job's box (its life) is needed
-before the first step."""
+"""The name of an entry that a worker writes if it needs the id of the job's box (its life) before the first step. The
+entry is begun and never saved."""
 MAP_PREFIX: Final = "map:"
 """The beginning of the name of the entry that enqueues the children of a job."""
 UNDO_PREFIX: Final = "undo:"
 """The beginning of the name of the entry for the undo of a step."""
 
 SIGNAL_PATTERN: Final = r"(?![0-9]+\Z)[A-Za-z0-9_.:-]{1,58}"
-"""The pattern of the name of a signal, a wait or a sleep. The entry of a wait has the same name; if the name is used
-again, ``#2``, ``#3`` and so on is appended to it. A name of digits only would be the number of a signal in the box."""
+"""The pattern of the name of a signal, a wait or a sleep. The entry of a wait has the name of the wait. A second entry
+of this name gets ``#2`` at its end, a third ``#3``, and so on. A name of digits only would be the number of a signal in
+the box."""
 KEY_PATTERN: Final = r"[A-Za-z0-9_.:-]{1,128}"
 """The pattern of the key of a signal."""
 SIGNALS_MAX: Final = 10_000
@@ -57,7 +58,7 @@ SIGNALS_MAX: Final = 10_000
 WAITS_MAX: Final = 64
 """Maximum number of entries (waits and sleeps) for which a parked job waits."""
 OVER: Final = "over"
-"""The note of a wait or a sleep whose time was over before a signal came."""
+"""The text in the field ``note`` of a wait or a sleep that ended because its time was over before a signal came."""
 
 _LIFE: Final = re.compile(r"[^|>=]*")
 _HEADER: Final = re.compile(r"job=(\S+) entries=(\d+) bytes=(\d+)(?: mail=(\d+))?")
@@ -100,8 +101,8 @@ class StepEntry(NamedTuple):
 
     @property
     def is_in_doubt(self) -> bool:
-        """True for a step that was begun and not saved: its effect may or may not have happened. rq-core's own entries
-        have no effect, so they are never in doubt."""
+        """True for a step that was begun and not saved: the effect of the step may or may not have happened. rq-core's
+        own entries have no effect, so they are never in doubt."""
         is_own = self.name.startswith((OWN_PREFIX, MAP_PREFIX))
         return not self.is_saved and self.kind == "step" and not is_own
 
@@ -111,8 +112,8 @@ class Signal(NamedTuple):
 
     name: str
     at_ms: int | None
-    """Unix ms at which the signal came. None: Redis lost the signal after a wait had taken it, and the worker put it
-    back."""
+    """Unix ms at which the signal came. None: Redis had lost the signal after a wait had taken it, and a worker put the
+    signal back."""
     key: str | None
     """The key with which the sender may repeat the signal; None: the signal has no key."""
     value: str | None
@@ -198,11 +199,11 @@ def signal_text(
 
 
 def members_of_signals(signals: Mapping[int, str]) -> dict[str, str]:
-    """Return the members of a box that follow from its signals: the signals, the lists of untaken signals, and the
-    keys.
+    """Return the members of a box that follow from its signals: the signals, the list of untaken signals by name, and
+    the keys.
 
-    ``signals`` are the texts of the signals by number, in order. The names of the members are without the box's id
-    (life) at their beginning. An unreadable text leads to no list and no key.
+    ``signals`` are the texts of the signals by number, in order. The names of the members are returned without the
+    box's id (life), which comes before them in Redis. A signal whose text is unreadable is in no list and has no key.
 
     >>> list(members_of_signals({1: signal_text("approval", 5, "70c5", "webhook-9", "7")}))
     ['>1', '=webhook-9', '>approval']
@@ -277,13 +278,14 @@ def read_entry(text: str) -> StepEntry:
 
 
 class KnownBox(NamedTuple):
-    """The knowledge that a run has of its job's box. Redis does not park the job if its box lacks an entry."""
+    """The entries that Redis must have in a job's box when a claim of the job ends without success. If Redis lacks one
+    of them, the claim stays in force."""
 
     life: str = ""
     entries: str = ""
-    """Numbers of entries, separated by commas. ``+`` after a number says that the entry is saved, and not only
+    """Numbers of entries, separated by commas. ``+`` after a number means that the entry must be saved, and not only
     begun."""
 
 
 NOTHING_KNOWN: Final = KnownBox()
-"""The value for a job that does not park."""
+"""The value for a run without entries: Redis need not have any entry."""

@@ -1,5 +1,5 @@
-"""The failures and lost workers of a job that count against its limits. For a durable job, only those since its last
-saved step count. ``lua/include/job/tries.lua`` has the same rule.
+"""The failures and lost workers of a job that count against its limits. For a durable job, only failures and lost
+workers since the last saved step count. ``lua/include/job/tries.lua`` has the same rule.
 
 >>> is_spent(failures := 4, read_base("3/0").failures, limit := 2)
 False
@@ -13,8 +13,8 @@ import re
 from typing import Final, NamedTuple
 
 TIMES: Final = 10
-"""The factor for a durable job that saves a step in each run: the job also dies when all its failures, or all its lost
-workers, reach this multiple of the limit."""
+"""A durable job also dies when all its failures, or all its lost workers, reach this multiple of the limit. Otherwise a
+job that saves a step in each run could fail for ever."""
 
 
 class Base(NamedTuple):
@@ -41,6 +41,6 @@ def is_spent(number: int, before: int, limit: int) -> bool:
     """Return whether a job dies because it has failed, or has lost its worker, too often.
 
     ``number`` is the number of the job's failures (or losses). ``before`` is their number up to the job's last saved
-    step. The job dies if ``limit`` of them came after this step, or if there are TIMES * ``limit`` in all.
+    step. The job dies if ``limit`` failures (or losses) came after this step, or TIMES * ``limit`` in all.
     """
     return number - before >= limit or number >= TIMES * limit

@@ -12,7 +12,8 @@ from typing import NamedTuple, Protocol
 from rq_core.model.filters.job_filter import Filter
 
 After = tuple[int, str, str, str]
-"""The place after which a page begins: when a claim ended (Unix ms), its job, its fence, and its queue."""
+"""The place after which a page begins: the time at which a claim ended (Unix ms), and the claim's job, fence and
+queue."""
 
 
 class DiedJobs(NamedTuple):
@@ -30,16 +31,16 @@ class CopyReader(Protocol):
     """Reads one audit log. Threads may share it. Each method raises RqCoreError if the database does not answer."""
 
     def died(self, which: Filter, after: After | None, limit: int, /) -> DiedJobs:
-        """Return a page of the jobs that died while they were claimed and did not become alive again, newest death
-        first.
+        """Return a page of the jobs that died at the end of a claim, newest death first. Jobs that became alive again
+        after their death are left out.
 
         ``which`` may have the terms queue, task, error, worker, scope and between. The page begins after the place
-        ``after``; None: at the beginning. A page may be empty although further pages follow.
+        ``after``; None: with the newest death. A page may be empty although further pages follow.
         """
         ...
 
     def known(self, queue: str, ids: Sequence[str], /) -> set[str]:
-        """Return the ids in ``ids`` that the log knows as ids of jobs of the queue."""
+        """Return those of ``ids`` that belong to jobs of the queue, according to the log."""
         ...
 
     def reasons(self, queue: str, ids: Sequence[str], /) -> Mapping[str, str]:

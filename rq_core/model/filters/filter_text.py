@@ -28,7 +28,7 @@ def terms_of(text: str) -> Iterator[Term]:
     """Yield the terms of a text, in order.
 
     >>> [(term.word, term.value) for term in terms_of('queue:mail arg:to="a b" lost')]
-    [('queue', 'mail'), ('arg', 'to="a'), ('', 'b" lost')]
+    [('queue', 'mail'), ('arg', 'to="a'), ('', 'b"'), ('', 'lost')]
     """
     for found in _TERM.finditer(text):
         quoted = found[2]

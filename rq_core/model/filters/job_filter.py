@@ -147,12 +147,12 @@ class Filter:
 
     @property
     def needs_error(self) -> bool:
-        """Return whether the filter can be decided only with the jobs' errors. The caller must then read the errors."""
+        """Return whether the filter has the term ``error``. The caller must then read the errors of the jobs."""
         return self.error is not None
 
     @property
     def needs_spec(self) -> bool:
-        """Return whether the filter can be decided only with the jobs' JSON. The caller must then read the JSON."""
+        """Return whether the filter has headers or arguments. The caller must then read the JSON of the jobs."""
         return bool(self.headers or self.args)
 
     @property
@@ -161,8 +161,8 @@ class Filter:
         return self._between_ms
 
     def matches_line(self, job: JobState, now_ms: int) -> bool:
-        """Return whether a job meets all terms that its state line decides. ``older`` and ``due`` count from
-        ``now_ms`` (Unix ms)."""
+        """Return whether a job meets all terms that can be checked with the job's state line. ``older`` and ``due``
+        count from ``now_ms`` (Unix ms)."""
         fields = job.fields
         first, last = self._between_ms
         since_ms = job.since_ms or 0
@@ -182,7 +182,8 @@ class Filter:
         )
 
     def matches_error(self, job: JobState) -> bool:
-        """Return whether a job died of an error of the filter's type. Without the term ``error``, each job matches."""
+        """Return whether a job died of an error of the type that the filter names. Without the term ``error``, each job
+        matches."""
         return self.error is None or (job.error is not None and job.error.type == self.error)
 
     def matches_spec(self, spec: str | None) -> bool:
@@ -321,8 +322,8 @@ def _instants_of(between: object) -> tuple[int | None, int | None]:
 
 
 def _checked(option: str, given: object) -> dict[str, Any]:
-    """Return the mapping ``given``, sorted by name. Raises InvalidOption for a name or value that the text form cannot
-    have."""
+    """Return the mapping ``given``, sorted by name. Raises InvalidOption for a name or value that cannot be written as
+    the text of a filter."""
     if not isinstance(given, Mapping):
         raise InvalidOption.of(option, given, "must be a mapping of names to values")
     for name, value in given.items():

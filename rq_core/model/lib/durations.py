@@ -57,7 +57,7 @@ def seconds_of(
 
 
 def ms_of(option: str, value: Duration, *, minimum: float = 0.0, maximum: int = SECONDS_MAX) -> int:
-    """Return a duration in whole ms, at least 1 ms if it is above 0.
+    """Return a duration in whole ms. A duration above 0 becomes at least 1 ms.
 
     ``minimum`` and ``maximum`` are in seconds. Raises InvalidOption as :func:`seconds_of` does.
     """

@@ -50,7 +50,7 @@ def is_cluster(url: str) -> bool:
 
 
 def cluster_url(url: str) -> str:
-    """Return the URL of a cluster, from the URL of one of its nodes. A message shows it to the user who passed the
-    node's URL."""
+    """Return the URL of a cluster, from the URL of one of its nodes. A message shows the cluster's URL to the user who
+    passed the node's URL."""
     parts = _URL.match(url)
     return f"{parts['scheme']}+cluster://{parts['place']}" if parts else "redis+cluster://HOST:PORT"

@@ -17,8 +17,8 @@ _MISSING: Final = (
 _NO_OFFSET: Final = f"{_ZONE}, not an offset, which does not say when the clock changes"
 _OFFSET: Final = re.compile(r"(?:UTC|GMT)?([+-])(\d\d?)(?::?(\d\d))?|Z", re.IGNORECASE)
 _CONSTANT: Final = {"+": ("Etc/GMT-", 14), "-": ("Etc/GMT+", 12)}
-"""By sign of an offset: the first part of the names of the zones with a constant offset, and their largest offset in
-hours. (Etc/GMT-2 is two hours ahead of UTC.)"""
+"""The names of zones with a constant offset, by the sign of the offset: the first part of the names, and the largest
+offset in hours. (Etc/GMT-2 is two hours ahead of UTC.)"""
 
 
 def check_zone(tz: str) -> str:
@@ -36,7 +36,7 @@ def check_zone(tz: str) -> str:
 @lru_cache(maxsize=1024)
 def zone_of(tz: str) -> ZoneInfo:
     """Return the cached time zone of this name. Raises LookupError, OSError or ValueError if the system does not have
-    it."""
+    this zone."""
     return ZoneInfo(tz)
 
 

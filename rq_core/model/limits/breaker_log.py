@@ -1,7 +1,8 @@
 """Computes from the log whether each breaker's scope is open or paused, for ``doctor``. This module does no I/O.
 
 The state of a scope is unknown if the log lacks events that may concern the scope, or if the scope's limit was changed.
-A pause makes the state known again. So does an operator's end of a pause, unless a restore may have changed the scopes.
+A pause makes the state known again. If an operator ends a pause, the state is also known, unless a restore may have
+changed the scopes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rq_core.model.table.machine import Event
 
 _FAILURES: Final = (Event.RETRIED, Event.DIED)
 _GIVEN_UP: Final = "unknown_"
-"""The prefix of the reasons of deaths that no failure of a handler caused."""
+"""The prefix of the reason of a death that no failure of a handler caused."""
 
 
 @dataclass
@@ -34,8 +35,9 @@ class LoggedScope:
     not show."""
 
     def entry(self, at_ms: int, since_ms: int) -> BreakerEntry | None:
-        """Return the scope's entry in the key ``rates``, as written at ``at_ms``. It has the failures after
-        ``since_ms`` (both Unix ms). Return None if an open scope has no such failure: Redis has no entry for it."""
+        """Return the scope's entry in the key ``rates``, as written at ``at_ms``. The entry of an open scope has the
+        failures after ``since_ms`` (both Unix ms). Return None for an open scope without such failures: Redis has no
+        entry for it."""
         if self.until_ms is not None:
             return BreakerEntry(at_ms, self.until_ms, self.probe, (), self.by)
         failed = tuple(t for t in self.failed if t > since_ms)
@@ -56,7 +58,7 @@ class LoggedBreakers:
         self._unknown: set[str] = set()
         """The scopes and families whose limits were changed, or whose pauses Redis may have forgotten."""
         self._has_all = False
-        """True if the log begins with the queue and lacks no event. A scope without events is then open."""
+        """True if the log begins with the queue and lacks no event. A scope without events is open then."""
         self._at_ms = 0
 
     def forget(self) -> None:

@@ -1,6 +1,6 @@
 """Breakers: scopes that pause when a service fails, and their entries in the key ``rates``.
 
-A breaker's limit is a Limit: ``most`` failures per ``window_ms``, and ``burst`` is its cooldown in ms.
+A breaker's limit is a Limit: ``most`` failures per ``window_ms``, and ``burst`` is the cooldown in ms.
 ``lua/include/caps/breakers.lua`` writes the entries.
 
     >>> read_breaker("1795226745504 until=1795226775504 probe=job-7")
@@ -39,7 +39,7 @@ class BreakerEntry(NamedTuple):
     failed: tuple[int, ...] = ()
     """Times of the failures in an open scope (Unix ms); empty for a paused scope."""
     by: str | None = None
-    """The operator who paused the scope. None: failures or a handler paused it, or it is open."""
+    """The operator who paused the scope. None: failures or a handler paused the scope, or the scope is open."""
 
     def expires_ms(self, limit: Limit) -> int:
         """Return the time (Unix ms) from which on the entry may be removed."""

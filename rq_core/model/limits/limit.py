@@ -21,7 +21,8 @@ CAP_MAX: Final = 1_000_000_000
 PAUSE_MAX_MS: Final = 86_400_000
 """Longest pause of a scope, in ms."""
 FOREVER_MS: Final = 10**13 - 1
-"""The end (Unix ms) that Redis stores for a pause without an end: it lasts until an operator resumes the scope."""
+"""The end (Unix ms) that Redis stores for a pause without an end. Such a pause lasts until an operator resumes the
+scope."""
 LATEST_MS: Final = 10**15
 """The greatest arrival time of a rate (Unix ms); ``lua/include/caps/costs.lua`` has the same bound."""
 
@@ -66,7 +67,8 @@ class Limit(NamedTuple):
         """Return the latest time (Unix ms) at which an exhausted rate can admit jobs again; None for a cap, and for a
         rate of 0 jobs.
 
-        A later stored time was written before the clock was set back, or while a slower limit was in force.
+        If Redis has a later time, that time is wrong by now: it was written before the clock was set back, or while a
+        slower limit was in force.
         """
         return None if self.interval_us is None else now_ms + -(-self.interval_us // 1000)
 
@@ -74,7 +76,8 @@ class Limit(NamedTuple):
         """Return the latest theoretical arrival time (Unix µs) that a rate can have; None for a cap, and for a rate of
         0 jobs.
 
-        A later stored time was written before the clock was set back, or while a slower limit was in force.
+        If Redis has a later time, that time is wrong by now: it was written before the clock was set back, or while a
+        slower limit was in force.
         """
         return None if self.interval_us is None else now_ms * 1000 + self.burst * self.interval_us
 
@@ -102,7 +105,7 @@ class Spent(NamedTuple):
     paused_ms: int | None = None
     """Unix ms until which the scope is paused; None: the scope is not paused."""
     paused_by: str | None = None
-    """The operator who paused the scope. None: a handler paused it, or it is not paused."""
+    """The operator who paused the scope. None: a handler paused the scope, or the scope is not paused."""
 
     @classmethod
     def at(cls, arrival_ms: float, limit: Limit) -> Self:
@@ -150,7 +153,7 @@ class CapEntry(NamedTuple):
     was: tuple[str, ...] = ()
     """The limits, as text, that code declared before the present limit. Code cannot set them again."""
     declared: Limit | None = None
-    """The limit that code declares, if a limit that an operator set is in force in its place."""
+    """The limit that code declares, if an operator has set another limit, which is in force now."""
     by: str | None = None
     """The operator who set the limit; None if code declared it."""
     at_ms: int | None = None
@@ -176,7 +179,7 @@ class CapEntry(NamedTuple):
 def is_endless(until_ms: int) -> bool:
     """Return whether a pause that ends at ``until_ms`` (Unix ms) lasts until an operator resumes the scope.
 
-    If the clock went back, the end of such a pause was moved to an earlier time.
+    Redis stores the end FOREVER_MS for such a pause, or an earlier time if the clock was set back meanwhile.
     """
     return until_ms > FOREVER_MS // 2
 
@@ -232,7 +235,7 @@ def wanted_limit(text: str) -> Limit | int | Literal["code"] | None:
     """Parse the limit that an operator wants for a scope. ``none`` becomes None, and ``code`` stays text. Raises
     InvalidOption for an invalid limit.
 
-    A number stays a number. For a rate, it means this number per window of the rate.
+    A number stays a number. For a rate, a number means this number per window of the rate.
     """
     if text == DECLARED:
         return "code"

@@ -19,9 +19,9 @@ Pause = Mapping[str, Any]
 
 
 def pause_of(use: ScopeUse, pause: Pause | None) -> Pause | None:
-    """Return ``pause``, the log's last pause of a scope, if it is in force or the scope still waits for its probe.
+    """Return ``pause``, the log's last pause of a scope, if the pause is in force or the scope is probing after it.
 
-    Otherwise return None: the scope is open, the log has no pause, or the log has only an earlier pause because its
+    Otherwise return None: the scope is open, the log has no pause, or the log has only an earlier pause, because the
     mirror is behind.
     """
     if pause is None or use.standing == "open" or pause["resumed_at_ms"] is not None:
@@ -31,7 +31,7 @@ def pause_of(use: ScopeUse, pause: Pause | None) -> Pause | None:
 
 def cause_says(pause: Pause) -> str:
     """Return a phrase for the operator, handler or failures that paused a scope, such as *by 2 failures: OSError, the
-    last of job a*. The types of the errors come by frequency."""
+    last of job a*. The phrase names the most frequent types of errors first."""
     if pause["cause"] == "operator":
         return f"by {pause['who']}" + (f": {pause['reason']}" if pause["reason"] else "")
     if pause["cause"] == "handler":

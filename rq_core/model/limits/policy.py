@@ -1,7 +1,7 @@
 """A task's *policy*: a JSON text with the rules by which the task's jobs get their scopes, names and options.
 
-A worker registers the policy of each of its tasks in a queue. With it, producers without the task's code put jobs into
-the same lanes as producers with the code.
+A worker registers the policy of each of its tasks in a queue. With the policy, producers without the task's code put
+jobs into the same lanes as producers with the code.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ScopeSource(NamedTuple):
     default: str | None = None
     """The key of a job whose call left the argument out."""
     otherwise: str | None = None
-    """The key of a job for which the rule gives no key; None: no scope of this rule counts such a job."""
+    """The key of a job for which the rule gives no key; None: such a job counts in no scope of this rule."""
     on_full: str = "wait"
     max_waiting: int | None = None
     most: int | None = None
@@ -67,8 +67,8 @@ class ScopeSource(NamedTuple):
 
 
 NAME_KEY: Final = "unique"
-"""The key under which a producer without the task's code passes a value in ``keys``: the value for the job's unique
-name. A producer with the code gets this value from the function in ``per``."""
+"""The key in ``keys`` under which a producer without the task's code passes the value for the job's unique name. A
+producer with the code gets this value from the function in ``per``."""
 
 
 class Naming(NamedTuple):
@@ -86,8 +86,8 @@ class Naming(NamedTuple):
     """The values of arguments that a call leaves out, in the types of JSON."""
 
     def name(self, task: str, values: Mapping[str, Any], key: str | None = None) -> str:
-        """Return the unique name of a job. ``values`` are its arguments, in the types of JSON. ``key`` is the value
-        that the rule's function returned for the job; None without a function."""
+        """Return the unique name of a job. ``values`` are the job's arguments, in the types of JSON. ``key`` is the
+        value that the rule's function returned for the job; None without a function."""
         if self.function:
             return unique_name(task, {self.function: _text(key)})
         whole = {**self.defaults, **values}

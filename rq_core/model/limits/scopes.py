@@ -40,8 +40,8 @@ UNIT_PATTERN: Final = r"[A-Za-z_][A-Za-z0-9_]{0,31}"
 """The pattern of the name of a unit."""
 FAMILY_PATTERN: Final = NAME_PATTERN + rf"(?:@[0-9.]{{1,12}}s(?::{UNIT_PATTERN})?)?"
 _ESCAPED: Final = r"(?!.*%(?![0-9A-F]{2}))"
-"""A look-ahead for regular expressions. It rejects a text that has a percent sign which :func:`encode_key` cannot have
-written."""
+"""A look-ahead for regular expressions. It rejects a text with a percent sign that two hex digits do not follow:
+:func:`encode_key` writes no such text."""
 SCOPE_PATTERN: Final = rf"{FAMILY_PATTERN}(?:={_ESCAPED}[A-Za-z0-9_.:~%-]{{0,{KEY_MAX}}})?"
 _SCOPE = re.compile(SCOPE_PATTERN)
 
@@ -101,4 +101,4 @@ def scopes_of(lane: str) -> tuple[str, ...]:
 
 
 RANK: Final = 10**15
-"""The distance between the lowest scores of two neighbouring priorities in the key ``open``, a sorted set of lanes."""
+"""In the key ``open``, a sorted set of lanes, the scores of the priority N begin at N times this number."""

@@ -1,6 +1,6 @@
 """Computes how much of a rate is in use, and whether the scope of a rate or a breaker is open, paused or probing.
 
-The scope's limit and its value in the key ``rates`` decide both.
+The limit of the scope and the scope's value in the key ``rates`` decide both.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from rq_core.model.limits.scopes import unit_of
 
 
 class ScopeUse(NamedTuple):
-    """The state of a scope of a rate or a breaker: whether it is open, paused or probing, and how much of it is in
-    use."""
+    """The state of a scope of a rate or a breaker: whether the scope is open, paused or probing, and how much of a rate
+    is in use."""
 
     standing: str = "open"
     """The scope's state. ``open``: jobs may begin as the limit allows. ``paused``: no job may begin. ``probing``: one
@@ -27,7 +27,7 @@ class ScopeUse(NamedTuple):
     probe: str | None = None
     """The id of the job that is the probe of a breaker's scope."""
     failures: int = 0
-    """Number of failures within the window of a breaker, if its scope is open."""
+    """Number of failures within the window of a breaker, if the breaker's scope is open."""
     in_use: int = 0
     """The use of a rate, rounded up: units, or jobs if the rate has no unit."""
     owes: int = 0

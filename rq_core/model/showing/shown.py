@@ -33,7 +33,8 @@ KEPT_MS: Final = 3_600_000
 """Milliseconds for which chunks are kept after the end of their job; ``lua/include/shown/shown_end.lua`` has the same
 number."""
 MARK: Final = "shown|"
-"""The beginning of a member of ``expiring`` whose score is the time until which the chunks of an ended job are kept."""
+"""The beginning of a member of ``expiring`` that is about an ended job. The member's score is the time until which
+the job's chunks are kept."""
 
 _N: Final = "([0-9]{1,15})"
 _MS: Final = "([0-9]{1,13})"
@@ -55,8 +56,9 @@ Number = int | float
 class Progress:
     """The progress of a job, as its handler reported it last.
 
-    ``done`` of ``total`` is done; a ``total`` of None is unknown. ``text`` is a text that the handler added. ``at_ms``
-    is when Redis got the report (Unix ms). ``claim`` is the number of the claim whose handler reported it.
+    ``done`` says how much of ``total`` is done; a ``total`` of None is unknown. ``text`` is a text that the handler
+    added. ``at_ms`` is when Redis got the report (Unix ms). ``claim`` is the number of the claim whose handler reported
+    it.
     """
 
     done: Number
@@ -98,7 +100,7 @@ class ShownLine(NamedTuple):
     claim: int
     fence: str
     start: int
-    """The number before the first chunk of the claim."""
+    """The number of the last chunk before the first chunk of this claim."""
     first: int
     """The number of the first chunk that is kept; without chunks, it is greater than ``last``."""
     last: int
@@ -108,8 +110,8 @@ class ShownLine(NamedTuple):
     base: int
     """The number of the last chunk of an earlier job with the same id; 0: there was no such job."""
     ending: str | None
-    """The line's word for the end of the job: ``died`` or ``left`` (Redis). Scripts write it only if Redis has chunks
-    of the job. None: the line has no such word."""
+    """The line's word for the end of the job: ``died``, or ``left`` if the job left Redis. Scripts write this word only
+    if Redis has chunks of the job. None: the line has no such word."""
     ended_ms: int | None
     progress: Progress | None
 

@@ -26,7 +26,7 @@ from rq_core.model.table.reasons import Reason
 
 
 class Leads(Enum):
-    """Rules by which an event determines a job's next state, if events of its type may lead to several states."""
+    """Rules for a job's state after an event, for the events that may lead to several states."""
 
     BY_DUE = "scheduled if the event has due_ms, else ready"
     BY_TARGET = "what the event's field target says"
@@ -137,18 +137,19 @@ CLEARS: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.TICKED: (),
     _E.FREED: ("unique_name", "name_stands"),
 }
-"""The events about jobs that are not in EFFECTS, each with the fields that it makes null. In addition, these events
-change only the fields in TAKES."""
+"""Events about a job that leave the job's state unchanged, so they are not in EFFECTS. Each has the fields that become
+null. These events change no other fields except those in TAKES."""
 
 TAKES: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.STEP_BEGUN: ("life",),
     _E.STEP_SAVED: ("life", "base"),
     _E.SIGNALLED: ("life",),
 }
-"""For events of CLEARS: the job's fields that get the value of the event's field with the same name."""
+"""Fields of a job that get a value from an event in CLEARS, by event. The event's field has the same name as the
+job's."""
 
 BEGINNINGS: Final = frozenset(event for event, effect in EFFECTS.items() if effect.begins)
-"""Events with which a job begins. Earlier events with the same id do not matter after them."""
+"""Events with which a job begins. After such an event, earlier events with the same id do not matter."""
 
 _SOURCES: Final = {event: {t.source for t in TRANSITIONS if t.event is event} for event in EFFECTS}
 
@@ -161,8 +162,8 @@ ONLY_CLAIM_ENDS: Final = frozenset(e for e in CLAIM_ENDS if _SOURCES[e] <= CLAIM
 """Events that end a claim, and that can happen only to a job with a claim in force."""
 
 JOB_ENDS: Final = frozenset(t.event for t in TRANSITIONS if t.source and t.target is None)
-"""Events by which a job leaves Redis. (After ``expired``, the job may instead be dead and stay in Redis.) SQL gives a
-job that has left Redis the event's name as its state."""
+"""Events by which a job leaves Redis. (After ``expired``, the job may instead be dead and stay in Redis.) In the audit
+database, the name of such an event is the state of a job that has left Redis."""
 
 REVIVALS: Final = frozenset(
     t.event for t in TRANSITIONS if t.source in (None, _S.DEAD) and t.target

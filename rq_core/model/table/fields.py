@@ -1,8 +1,8 @@
 """A job's fields: the two names of each, its kind, and its default.
 
-Events, folded records and the columns of SQL's table ``job`` use the same name of a field. State lines use a short
-name, because Redis has a line for every live job. :mod:`rq_core.model.table.event_fields` has the fields of each event;
-:mod:`rq_core.model.table.effects` has the effect of each event on the fields.
+Events, folded records and the columns of the table ``job`` in the audit database use the same name of a field. State
+lines use a short name, because Redis has a line for every live job. :mod:`rq_core.model.table.event_fields` has the
+fields of each event; :mod:`rq_core.model.table.effects` has the effect of each event on the fields.
 
     >>> BY_LINE["failed"].name
     'failures'

@@ -19,7 +19,8 @@ from typing import Final, NamedTuple
 
 
 class State(StrEnum):
-    """The states of a job in Redis. A job without one of these states has left Redis; SQL still has its history."""
+    """The states of a job in Redis. A job without one of these states has left Redis; the audit log still has the job's
+    history."""
 
     SCHEDULED = "scheduled"
     """The job waits until its due time: for its delay, for a retry's delay, or after a rollback."""
@@ -85,7 +86,8 @@ class Event(StrEnum):
 
 
 class Transition(NamedTuple):
-    """One legal transition of a job. A source or target of None means that the job is not in Redis."""
+    """One legal transition of a job, from the state ``source`` to the state ``target``. None in place of a state means
+    that the job is not in Redis."""
 
     source: State | None
     event: Event

@@ -2,7 +2,7 @@
 epochs.
 
 A task's own retry policy and other clients may use other words. To add a word, only this module changes, because
-scripts and SQL accept any word.
+scripts and the audit database accept any word.
 
 After a rollback whose reason begins with ``unknown_``, the job waits longer each time, and dies in the end
 (``lua/rollback.lua``). After any other rollback, it waits as long as the worker asks, or not at all.
@@ -50,8 +50,8 @@ class Reason(StrEnum):
     PARKED = "parked"
     """A claim ended because the job is parked until a signal arrives, or until a time."""
     STEPS_LOST = "steps_lost"
-    """A worker gave the job back because Redis had lost steps of the job before it could park the job, and the worker
-    could not save them again."""
+    """A worker gave the job back because Redis had lost steps of the job and so could not park the job, and the worker
+    could not save these steps again."""
     SHUTDOWN = "shutdown"
     """A worker gave the job back because the worker was stopping."""
     NOT_STARTED = "not_started"

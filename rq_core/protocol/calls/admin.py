@@ -83,7 +83,7 @@ class Admin:
         - same: the job had these options already.
         - never: the job would become ready at its deadline or later. It stays unchanged.
         - gone: Redis does not have the job.
-        - a state: the job is in this state, so it does not wait, and it stays unchanged.
+        - a state: the job is in this state, in which jobs do not wait. The job stays unchanged.
         - changed: ``line`` was given, and the job's state line differs from it. The job stays unchanged.
 
         Raises AuditBacklogFull.
@@ -236,8 +236,8 @@ class Deletion:
         return str(answer.word)
 
     def _strike(self, queue: str) -> Plan[None]:
-        """Remove a deleted queue from the list of queues. If a producer has created the queue again, add the queue
-        again."""
+        """Remove a deleted queue from the list of queues. If a producer has created the queue again meanwhile, put the
+        queue back on the list."""
         listed = queues_key(self._delivery.prefix)
         yield from self._delivery.ask([["SREM", listed, queue]])
         if (yield from self._reads.is_there(queue)):

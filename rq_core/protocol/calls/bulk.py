@@ -4,8 +4,9 @@ A change goes through the queue page by page. :meth:`Bulk.step` reads one page o
 that match, at most 50 in one call. A step needs only the filter and a *place*, which is a short text. So any process
 can continue a change where another process stopped: a program, the command line or a page with a form.
 
-All calls of a change use one call slot, named after the change. A call's number says how many jobs were changed before
-it. If the answer to a call is lost, the next process reads from Redis how many jobs the call changed.
+All calls of a change use one call slot, named after the change. The number of a call follows from the number of jobs
+that earlier calls have changed. If the answer to a call is lost, the next process reads from Redis how many jobs the
+call changed.
 
 The events of all calls have the id of the change at the beginning of their reason.
 """
@@ -50,8 +51,8 @@ many jobs per second as without a change."""
 LIMIT_MAX: Final = 1_000_000_000
 """Highest value of ``BulkChange.limit``, which limits the number of changed jobs."""
 _SAME_MAX: Final = 2**20
-"""The factor of ``changed`` in the number of a call (see ``BulkPlace.slot``). At most _SAME_MAX - 1 calls in a row may
-change no job."""
+"""The number of a call is ``changed`` times this factor, plus ``idle``, plus 1 (see ``BulkPlace.slot``). So at most
+_SAME_MAX - 1 calls in a row may change no job."""
 _WHY_ID: Final = "bulk {id}"
 _REASON_MAX: Final = WHY_MAX - 50
 
@@ -137,7 +138,8 @@ class BulkPlace:
     """The place in a queue that a change has reached. ``str`` returns the place as a text, which ``parse`` reads."""
 
     id: str
-    """The id of the change: 12 hex digits for the time at which it began (Unix ms), then 4 random hex digits."""
+    """The id of the change: 12 hex digits for the time at which the change began (Unix ms), then 4 random hex
+    digits."""
     round: int = 1
     source: int = 0
     """The key that is being read: its index in the list that ``sources_of`` returns."""
@@ -208,7 +210,7 @@ class JobsChanged:
     """The result of a change of many jobs."""
 
     id: str
-    """The id of the change. The events of the changed jobs have it in their reason: ``bulk ID: REASON``."""
+    """The id of the change. The events of the changed jobs have this id in their reason: ``bulk ID: REASON``."""
     matched: int
     """Number of jobs that matched. A job that moved while the queue was read may count twice."""
     changed: int
@@ -229,8 +231,8 @@ class JobsChanged:
 
 
 Progress = Callable[[BulkPlace], None]
-"""A function that is called with the place after each step. To stop the change, the function may raise an exception.
-The change can continue from this place later."""
+"""A function that is called after each step, with the place that the change has reached. To stop the change, the
+function may raise an exception. The change can continue from this place later."""
 
 
 class Bulk:
@@ -343,7 +345,7 @@ class Bulk:
     def _matching(
         self, change: BulkChange, keys: QueueKeys, source: PagedKey, place: BulkPlace
     ) -> Steps[tuple[JobPage, list[JobState], list[str]]]:
-        """Return a page of a key, those of its jobs that must be changed, and a message for each damaged job."""
+        """Return a page of a key, the jobs of the page that must be changed, and a message for each damaged job."""
         # The first round of a cancel leaves entries of gone jobs at the heads of lists; claims would have to skip them.
         has_left = change.verb is CANCEL and place.round > 1 and not change.dry_run
         skipping = source.skipping(keys) if has_left else []
@@ -407,8 +409,8 @@ def pause_after(step_s: float) -> float:
 
 
 def _counted(change: BulkChange, place: BulkPlace, outcomes: dict[str, str]) -> BulkStep:
-    """Return a step whose place counts the jobs that an unanswered call has changed. The next step reads the same page
-    again."""
+    """Return the step of a change after a call whose answer was lost. ``place`` counts the jobs that this call changed.
+    The next step reads the same page again."""
     is_full = change.limit is not None and place.changed >= change.limit
     return BulkStep(place, is_full, outcomes)
 
@@ -416,8 +418,9 @@ def _counted(change: BulkChange, place: BulkPlace, outcomes: dict[str, str]) -> 
 def _came_later(verb: Verb, job: JobState, begun_ms: int) -> bool:
     """Return whether a change must leave a job alone, because the job entered its state after the change began.
 
-    The change itself may be the cause: it requeued the job, which died again, or it edited the job, which ran and waits
-    again. For an edit, the result is True only for jobs that were claimed. For a cancel, it is always False.
+    The change itself may be the cause: the change requeued the job, and the job died again; or the change edited the
+    job, and the job ran and waits again. For an edit, the result is True only for jobs that were claimed. For a cancel,
+    it is always False.
     """
     if (job.since_ms or 0) <= begun_ms:
         return False
@@ -427,7 +430,7 @@ def _came_later(verb: Verb, job: JobState, begun_ms: int) -> bool:
 def _from_the_beginning(change: Change, begun_ms: int) -> Change:
     """Return an edit with absolute times. Its relative times are counted from the beginning of the whole change.
 
-    So each call sets the same times, and a repeated edit of a job changes nothing.
+    Thus each call of the change sets the same times, and a repeated edit of a job changes nothing.
     """
 
     def instant(text: str) -> str:

@@ -1,5 +1,5 @@
-"""Sets caps, rates and weights of a queue. A worker declares the limits of its code when it starts; operators change
-limits."""
+"""Sets caps, rates and weights of a queue. A worker declares the limits of its code when the worker starts; operators
+change limits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from rq_core.protocol.reads.scope_reads import entries_of
 from rq_core.protocol.reads.steps import read_lines
 
 CHANGES_MAX: Final = 20
-"""Maximum number of attempts of one change, if a change by another operator comes first each time."""
+"""Maximum number of attempts to change a limit, if other operators change the limit between the attempts."""
 SEEN_MAX: Final = 1_000
 """Approximate number of state lines that are searched for a task's name. The search also reads as many jobs in lists,
 and as many entries of the outbox."""
@@ -113,8 +113,8 @@ class Caps:
         stored, the outcome is ``conflict``. With -1, versions are not compared.
 
         ``source`` is ``live`` for an operator's change, and ``code`` for a limit that a task declares. A declared limit
-        never replaces a live limit. It also does not replace a limit that code declared later: an old worker that
-        starts again restores no old limit. In both cases the outcome is ``kept``.
+        never replaces a live limit. A declared limit also never replaces a limit that code declared later: an old
+        worker that starts again restores no old limit. In both cases the outcome is ``kept``.
 
         The text ``code`` in place of a limit restores the declared limit. A key for which code declares nothing gets
         the limit of its family. Raises NothingDeclared if neither exists.
@@ -159,8 +159,8 @@ class Caps:
         limits: Mapping[str, Limit],
         policies: Mapping[str, str],
     ) -> Plan[list[KeptLimit]]:
-        """Store the limits that code declares in a queue, then the policies of its tasks. Returns the limits that the
-        queue keeps although this code declares others.
+        """Store the limits that code declares in a queue, then the policies of the code's tasks. Returns the limits
+        that the queue keeps although this code declares other limits.
 
         The returned limits include caps of tasks for which this code declares no cap. Other code may still declare
         these caps, so only an operator removes them. Policies that are stored already are not sent.
@@ -210,11 +210,11 @@ class Caps:
     ) -> Plan[CapChange]:
         """Set a live limit, or restore the declared limit.
 
-        Without ``version``, a limit that another operator sets meanwhile is read and replaced, in at most CHANGES_MAX
-        attempts. With ``version``, the change is made only if this version is stored. ``declared`` names families that
-        are known in addition to the families of the queue.
+        Without ``version``, the new limit also replaces a limit that another operator sets meanwhile; this may take up
+        to CHANGES_MAX attempts. With ``version``, the change is made only if this version is stored. ``declared`` names
+        families that are known in addition to the families of the queue.
 
-        Raises CapConflict if another change came first, InvalidOption, UnknownScope, NothingDeclared.
+        Raises InvalidOption, UnknownScope, NothingDeclared, or CapConflict if another change came first.
         """
         _check_change(scope, limit, version, by, why)
         if not is_scope(scope) or family_of(scope) == FAIR:
@@ -237,11 +237,11 @@ class Caps:
         raise errors.CapConflict(queue=queue, scope=scope, limit=made.limit, version=made.version)
 
     def check_task(self, queue: str, scope: str) -> Plan[None]:
-        """Raise UnknownScope if ``scope`` belongs to a task that the queue does not know. The name may be misspelt: the
-        cap would then count no job.
+        """Raise UnknownScope if ``scope`` belongs to a task that the queue does not know. The task's name may be
+        misspelt, and a cap with a misspelt name would count no job.
 
-        A task is known if the queue has a cap or a policy for it. It is also known if a job or an event that was read
-        names it.
+        A task is known if the queue has a cap or a policy for the task. It is also known if one of the jobs and events
+        that this call reads names the task.
         """
         family, _, name = scope.partition("=")
         if family.partition("@")[0] != TASK or not name:

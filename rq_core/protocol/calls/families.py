@@ -1,8 +1,8 @@
 """The calls about durable jobs and their children.
 
-A cancel or a requeue of a parent also changes those of its children whose ends it still needs, and the children of
-these children. A parent no longer needs the end of a child that has succeeded, or of a child in a map that has had
-enough successes. Handles, the command line, the web page and changes by filter all use these calls.
+A cancel or a requeue of a parent also changes the children whose ends the parent still needs, and the children of these
+children. A parent no longer needs the end of a child that has succeeded, or of a child in a map that has had enough
+successes. Handles, the command line, the web page and changes by filter all use these calls.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ MOVED: Final = "moved"
 """The outcome of a job that was not changed, because a claim of the job ended after its children were read."""
 
 Verb = Callable[[Sequence[str]], Plan[dict[str, str]]]
-"""A change of jobs of one queue, given by their ids. It returns the outcomes by id."""
+"""A function that changes jobs of one queue, such as a requeue. It takes the ids of the jobs, and returns the outcomes
+by id."""
 Cancel = Callable[[Sequence[str], Mapping[str, int]], Plan[dict[str, str]]]
-"""A cancel of jobs of one queue. Its arguments are the ids and, by id, how many claims of the job had ended. It returns
-the outcomes by id."""
+"""A function that cancels jobs of one queue. It takes the ids of the jobs and, by id, how many claims of the job had
+ended. It returns the outcomes by id."""
 
 
 class Families:
@@ -37,8 +38,8 @@ class Families:
         self._reads = reads
 
     def children(self, job_id: str, queues: Sequence[str]) -> Plan[list[Child] | None]:
-        """Return the children of a job, in the order in which it enqueued them. The first of ``queues`` that has the
-        job is read. Returns None if no queue has the job."""
+        """Return the children of a job, in the order in which the job enqueued them. The first of ``queues`` that has
+        the job is read. Returns None if no queue has the job."""
         steps = yield from self._reads.steps(job_id, queues)
         if steps is None:
             return None
@@ -78,11 +79,11 @@ class Families:
     def cancel_late(
         self, queue: str, job_id: str, children: Iterable[tuple[str, str]], *, by: str, why: str
     ) -> Plan[None]:
-        """Cancel children that a worker has enqueued after it lost the claim of their parent. Nothing is done unless
-        the parent is cancelled or has left Redis: a cancel may then have missed these children.
+        """Cancel children that a worker has enqueued after it lost the claim of their parent. If the parent is being
+        cancelled or has left Redis, the parent's cancel may have missed these children. Otherwise nothing is done,
+        because the parent's next run needs the children.
 
-        ``queue`` and ``job_id`` are those of the parent, and ``children`` has the queue and the id of each child. Any
-        other parent goes on, and its next run needs its children.
+        ``queue`` and ``job_id`` are those of the parent, and ``children`` has the queue and the id of each child.
         """
         lines = yield from self._reads.lines(queue, [job_id])
         if lines[job_id] and lines[job_id].partition(" ")[0] != State.CANCELLING:
@@ -116,8 +117,8 @@ class Families:
         return (yield from verb(ids))
 
     def _needed(self, queue: str, lives: Mapping[str, str]) -> Plan[Mapping[str, list[Child]]]:
-        """Return, by the parent's id, the children whose ends the parent still needs. ``lives``: parent's id → name of
-        the parent's box."""
+        """Return, by the parent's id, the children whose ends the parent still needs. ``lives`` has, by the parent's
+        id, the name of the parent's box."""
         found: dict[str, list[Child]] = {}
         for job_id, life in lives.items():
             entries = yield from self._reads.entries(queue, life)

@@ -34,7 +34,8 @@ class Mail:
         return found
 
     def look_again(self, queue: str, ids: Sequence[str], *, by: str, why: str) -> Plan[None]:
-        """Check again whether jobs have signals. A parked job wakes if its box has a signal for which it waits."""
+        """Check again whether the boxes of jobs have signals. A parked job wakes if its box has a signal for which the
+        job waits."""
         for begin in range(0, len(ids), BATCH_MAX):
             chunk = ids[begin : begin + BATCH_MAX]
             yield from self._delivery.call(look_again(queue, chunk, by=by, why=why))

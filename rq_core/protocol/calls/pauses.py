@@ -17,7 +17,7 @@ MUST: Final = "must be one scope of a rate or a breaker, as `rq-core caps` lists
 
 
 class PauseChange(NamedTuple):
-    """The outcome of a pause or of its end."""
+    """The outcome of a call that pauses or resumes a scope."""
 
     outcome: str
     """``paused``; ``kept``: a pause that ends later is in force; ``resumed``; ``open``: no pause was in force."""
@@ -54,7 +54,9 @@ class Pauses:
     def resume(
         self, queue: str, scope: str, *, by: str | None = None, why: str = ""
     ) -> Plan[PauseChange]:
-        """End any pause of a scope. Its jobs may begin at once. A debt of its rate stays.
+        """End any pause of a scope. Jobs of the scope may then begin at once, as far as a rate of the scope has room.
+
+        A rate gets nothing back: what jobs have taken from the rate stays in use.
 
         Raises InvalidOption, as :meth:`pause` does.
         """

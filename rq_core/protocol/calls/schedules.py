@@ -30,7 +30,8 @@ PUT_MAX: Final = 250
 PUT_BYTES: Final = 4 * 1024 * 1024
 """A call takes no further schedule once the jobs of its schedules have this number of bytes."""
 LATE_MAX: Final = 20
-"""Maximum number of times that a change is sent, if its instant passes each time before the call is carried out."""
+"""Maximum number of times that a change of a schedule is sent, if the schedule's next instant passes each time before
+Redis carries out the call."""
 
 Record = tuple[str, int, int, int, str, str]
 
@@ -195,8 +196,9 @@ class Schedules:
         stored, the outcome is ``conflict``. With -1, versions are not compared.
 
         ``source`` is ``live`` for an operator's change, and ``code`` for a schedule that a worker declares. A
-        declaration of code replaces no rule that an operator set. It restores neither a rule that newer code has
-        replaced nor a schedule that an operator has removed. In these cases the outcome is ``kept``.
+        declaration of code replaces no rule that an operator set. A declaration of code also restores neither a rule
+        that newer code has replaced nor a schedule that an operator has removed. In these cases the outcome is
+        ``kept``.
         """
         changes: dict[str, ScheduleChange] = {}
         of_queue = ((queue, each) for each in declarations)
@@ -247,7 +249,8 @@ class Schedules:
         """Pause, resume, remove or release a schedule.
 
         With ``version``, the change is made only if this version is stored. Without ``version``, only a resume compares
-        versions: it computes the next instant from the rule that was read, so this rule must still be stored.
+        versions: the resume computes the next instant from the rule that it has read, so this rule must still be
+        stored.
         """
         check_name("queue", queue)
         check_schedule_name(name)
@@ -298,8 +301,8 @@ class Schedules:
         return (yield from self._delivery.call(call)).told[name]
 
     def _cap_runs(self, queue: str, declarations: Iterable[Declaration]) -> Plan[None]:
-        """Store the cap by which jobs of one schedule run one at a time. Nothing is stored if no declaration needs the
-        cap, or if the queue already has it. An operator may change the cap later.
+        """Store the cap that lets the jobs of one schedule run one at a time. Nothing is stored if no declaration needs
+        the cap, or if the queue already has it. An operator may change the cap later.
 
         Raises ServerUnsuitable if the user of Redis may not store caps. A user with the role producer may store
         schedules, but no caps.
@@ -338,11 +341,11 @@ class Schedules:
         after: dict[str, int],
         meanwhile: Callable[[], None] | None = None,
     ) -> Plan[dict[str, ScheduleChange]]:
-        """Send a change of schedules, each with its first instant. ``after`` is, by name, the time (Unix ms) after
-        which the first instant comes.
+        """Send a change of schedules. For each schedule, the change has the first instant that comes after the time
+        ``after[name]`` (Unix ms).
 
         If an instant passes before the server gets the change, the change of this schedule is sent again, with a later
-        instant. It is sent at most LATE_MAX times.
+        instant. A change is sent at most LATE_MAX times.
         """
         changes: dict[str, ScheduleChange] = {}
         for _ in range(LATE_MAX):
@@ -382,8 +385,8 @@ class _Chunk:
         self.size = 0
 
     def takes(self, declaration: Declaration) -> bool:
-        """Return whether the call can take one more schedule: its name must be new, and its ``spec_max`` equal to that
-        of the call."""
+        """Return whether the call can take one more schedule. The call must not have a schedule of this name yet, and
+        must have the schedule's ``spec_max``."""
         first = self.schedules[0]
         return first.spec_max == declaration.spec_max and declaration.rule.name not in self.names
 

@@ -15,7 +15,7 @@ class Show(NamedTuple):
     fence: str
     claim: int
     start: int
-    """The number of the stream's last chunk before the claim's first chunk. An earlier call's answer has this number; 0
+    """The number of the stream's last chunk before the claim's first chunk, as the answer to an earlier call said; 0
     before the first answer."""
     kind: Literal["says", "chunk"]
     number: int

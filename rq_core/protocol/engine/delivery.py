@@ -37,14 +37,15 @@ from rq_core.scripts.script import Script, function
 log = logging.getLogger(__name__)
 
 LISTING: Final = Patience(unsent=1.0, unknown=1.0)
-"""The patience for adding a queue to the list of queues, if the queue is probably on the list already."""
+"""The longest time for which this client tries to add a queue to the list of queues, if the queue is probably on the
+list already."""
 ROUNDS_MAX: Final = 3
-"""Maximum number of times that a call is sent again at once, after a handshake or after its library was loaded. Later
-attempts come after a pause."""
+"""Maximum number of times that a call is sent again without a pause, after a handshake or after the script's library
+was loaded. Later attempts come after a pause."""
 
 
 _unprepared: Final[set[str]] = set()
-"""The URLs of servers for which this process has logged that they lack this version's functions."""
+"""The URLs of servers that lack this version's functions. This process has logged this for each of them."""
 
 
 def _say_unprepared(url: str) -> None:
@@ -103,8 +104,8 @@ class Delivery:
         adds them here."""
         self._floors: dict[str, int] = {}
         self.rounds_again = 0
-        """Number of times that this client has sent calls again. Calls that are sent again may be carried out after
-        calls that were sent behind them."""
+        """Number of times that this client has sent calls again. A call that is sent again may be carried out after
+        calls that were first sent later."""
         self._unlisted: set[str] = set()
         """Queues that this client created, and that are not on the list of queues yet."""
         self._begin_process(name)
@@ -213,8 +214,8 @@ class Delivery:
             self._free[queue, script].append(slot)
 
     def _command(self, call: Call[Any], slot: Slot | None) -> list[Any]:
-        """Return the whole command of a call, with its slot. It calls a function, or a script if the server takes no
-        functions."""
+        """Return the whole command of a call, with its slot. The command calls a function, or a script if the server
+        takes no functions."""
         made, args = self._script(call.script), call.args
         if slot is not None:
             args = {**args, "slot": slot.name, "number": slot.number}
@@ -373,7 +374,7 @@ class Delivery:
         return result  # type: ignore[no-any-return]
 
     def _is_absent(self, call: Call[Any]) -> Plan[bool]:
-        """Return whether a call is for a missing queue, and must not create the queue.
+        """Return whether a call is for a missing queue that the call must not create.
 
         Because of this check, a cancel or an edit in an unknown queue writes nothing.
         """
@@ -386,15 +387,15 @@ class Delivery:
         return all(each is None for each in found)
 
     def set_floor(self, queue: str, epoch: int) -> None:
-        """Set a lower bound: each epoch of the queue that this client starts from now on is above ``epoch``, the last
-        epoch in SQL."""
+        """Make sure that each epoch of the queue that this client starts from now on is above ``epoch``, the last epoch
+        in the audit database."""
         self._floors[queue] = epoch + 1
 
     def handshake(self, queue: str) -> Plan[Handshake]:
         """Make a handshake with a queue.
 
-        The handshake creates a missing queue. It starts a new epoch if the queue is new, if its outbox was lost, or if
-        Redis has another history than before.
+        The handshake creates a missing queue. It starts a new epoch if the queue is new, if the queue's outbox was
+        lost, or if Redis has another history than the one that the queue remembers.
         """
         if not self._met:
             yield from server_check.inspect(self.asking, queue)
@@ -416,11 +417,11 @@ class Delivery:
         return result  # type: ignore[no-any-return]
 
     def _list_queue(self, queue: str, *, new: bool) -> Plan[None]:
-        """Add the queue to the list of queues. A full server may refuse this. Raises QueueFull if it refuses and the
+        """Add the queue to the list of queues. Raises QueueFull if the server refuses this because it is full, and the
         queue is not on the list.
 
-        In a cluster the list may be on another shard. The client that created a queue has put it on the list. So a
-        handshake with an existing queue waits at most 1 s (LISTING) for that shard.
+        In a cluster the list may be on another shard than the queue. A handshake with an existing queue waits at most 1
+        s (LISTING) for that shard, because the client that created the queue has put the queue on the list.
         """
         listed = queues_key(self.prefix)
         if not new:

@@ -18,7 +18,7 @@ class Send(NamedTuple):
 
     commands: list[list[Any]]
     meanwhile: Callable[[], None] | None = None
-    """A function that may be called while the server works, once or several times; it does not raise."""
+    """A function that never raises. It may be called while the server works, once or several times."""
     patience: Patience | None = None
     """Longest time for the connection and for the replies; None: only the connections' own timeouts apply."""
 
@@ -57,8 +57,8 @@ class Patience:
     """How long calls wait for a server that does not answer, in seconds.
 
     ``unsent`` is for a call that could not be sent; after this time, ServerUnavailable is raised. ``unknown`` is for a
-    call that was sent at least once without an answer. It is sent again until this time is over; then OutcomeUnknown is
-    raised.
+    call that was sent at least once without an answer. Such a call is sent again until this time is over; then
+    OutcomeUnknown is raised.
     """
 
     unsent: float = 3.0
@@ -66,7 +66,7 @@ class Patience:
 
 
 class Slot:
-    """A call slot. Its calls are numbered, and only one of them is under way at a time."""
+    """A call slot. The calls in a slot are numbered, and only one of them is under way at a time."""
 
     __slots__ = ("is_callers", "name", "number")
 
@@ -74,7 +74,7 @@ class Slot:
         self.name = name
         self.number = number
         self.is_callers = is_callers
-        """True if the caller named the slot, so that the client uses it for no other call."""
+        """True if the caller named the slot. The client then uses the slot for no other call."""
 
 
 def named_slot(name: str, number: int) -> Slot:
@@ -87,13 +87,13 @@ def named_slot(name: str, number: int) -> Slot:
 
 @dataclass(slots=True)
 class Call(Generic[T_co]):
-    """One call of a script: its script, queue and arguments, and the function that reads its answer."""
+    """One call of a script: the script, the queue, the arguments, and the function that reads the answer."""
 
     script: str
     queue: str
     args: dict[str, Any]
-    """The arguments by name. They may change before the call is sent again: a call that was carried out gets its first
-    answer again, regardless of its arguments."""
+    """The arguments by name. They may change before the call is sent again: if Redis has carried out the call already,
+    it returns the first answer again and ignores the arguments."""
     parse: Callable[[Sequence[Any]], T_co]
     each: Sequence[tuple[Any, ...]] = ()
     ids: tuple[str, ...] = ()

@@ -28,8 +28,8 @@ class Prepared:
 def prepare(asking: Asking) -> Plan[Prepared]:
     """Load those functions of this version that the server lacks. In a cluster, load all functions into each primary.
 
-    A library with the right text is not loaded again, because loading would empty its cache of facts about queues.
-    Raises ServerUnavailable, or ServerUnsuitable if the user may load no functions or the server takes none.
+    A library with the right text is not loaded again, because this would empty the library's cache of facts about
+    queues. Raises ServerUnavailable, or ServerUnsuitable if the user may load no functions or the server takes none.
     """
     yield from server_check.inspect(asking)
     (found,) = yield from asking.ask([["FUNCTION", "LIST", "LIBRARYNAME", "rqc_*", "WITHCODE"]])

@@ -25,7 +25,7 @@ class Handshake:
     audit: bool
     audit_id: str | None
     started: str | None
-    """The reason of the epoch that this handshake started; None: it started no epoch."""
+    """The reason of the epoch that this handshake started; None: the handshake started no epoch."""
 
 
 def parse_handshake(queue: str, reply: Sequence[Any]) -> Handshake:

@@ -1,8 +1,8 @@
 """Checks INFO and CONFIG of a server, to find out whether jobs are safe on it.
 
-Every client checks INFO before its first handshake with a queue. It refuses a server that is too old, may delete jobs
-or takes no writes. Workers and mirrors also check CONFIG when they start, and log warnings. The doctor reports the
-remarks.
+Every client checks INFO before its first handshake with a queue. The client refuses a server that is too old, may
+delete jobs or takes no writes. Workers and mirrors also check CONFIG when they start, and log warnings. The doctor
+reports the remarks.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ SET: Final = "`CONFIG SET {}`, and the same in its configuration file"
 
 
 def judge_persistence(info: Mapping[str, str], config: Mapping[str, str]) -> list[Remark]:
-    """Return the remarks about data that would be lost if the server restarted. They follow from INFO and CONFIG."""
+    """Return the remarks about data that would be lost if the server restarted. The remarks follow from INFO and
+    CONFIG."""
     if info.get("aof_enabled", "0") != "0":
         if config.get("appendfsync") == "no":
             says = "its appendfsync is no: a crash of the machine loses what the kernel had not written, some 30 s"
@@ -111,7 +112,7 @@ def inspect(asking: Asking, queue: str | None = None) -> Plan[Mapping[str, str] 
     """Check INFO, and return its fields; None if this user may not read INFO.
 
     In a cluster, the shard of ``queue`` is asked if a queue is given, because another shard may be down. Raises
-    ServerUnsuitable if the server must not be used, or ServerUnavailable if it does not answer.
+    ServerUnsuitable if the server must not be used, or ServerUnavailable if the server does not answer.
     """
     waited = 0.0
     while True:
@@ -154,8 +155,8 @@ def remarks_on(asking: Asking, queue: str | None = None) -> Plan[list[Remark]]:
 
 
 def of_all(reply: Sequence[str], name: str) -> set[str]:
-    """Return the values that a setting has on the nodes of a cluster. ``reply`` has the joined answers of all nodes to
-    CONFIG GET."""
+    """Return the values that one setting has on the nodes of a cluster. ``reply`` has the joined answers of all nodes
+    to CONFIG GET."""
     return {value for named, value in zip(reply[::2], reply[1::2], strict=True) if named == name}
 
 
@@ -181,7 +182,8 @@ def warn(remarks: Iterable[Remark]) -> None:
 
 
 def forced() -> bool:
-    """Return whether an operator has overruled the checks, so that this process may use a server that they refuse."""
+    """Return whether an operator has overruled the checks, so that this process may use a server that the checks
+    refuse."""
     return os.environ.get(FORCE_VARIABLE, "0") not in ("", "0")
 
 

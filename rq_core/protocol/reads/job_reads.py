@@ -45,7 +45,7 @@ _STEPS: Final = frozenset(
         Event.RESTORED,
     }
 )
-"""Events of a job after which an earlier rollback is no longer the reason why the job waits."""
+"""Events of a job after which an earlier rollback of the job no longer explains why the job waits."""
 
 
 class GivenBack(NamedTuple):
@@ -146,8 +146,8 @@ class JobReads(QueueReader):
     def ended(
         self, job_id: str, queues: Sequence[str]
     ) -> Plan[tuple[str, ResultLine, str | None] | None]:
-        """Return what Redis still knows of an ended job: its queue, its parsed line in ``results``, and its result or
-        None.
+        """Return what Redis still knows of an ended job: the job's queue, the parsed line in ``results``, and the
+        result or None.
 
         The first of ``queues`` that has a line for the job is read. Returns None if no queue has one. Expired lines and
         results are ignored.

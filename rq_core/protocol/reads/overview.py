@@ -290,7 +290,7 @@ def _oldest_ready(
     ages: Mapping[str, int],
 ) -> tuple[int | None, bool]:
     """Return the age (ms) of the oldest job at the head of a list or an open lane; None: unknown. Also return whether
-    the first live job of each list was read, so that no job in a list is older."""
+    no job in a list is older, because the first live job of each list was read."""
     found, exact = [age for age in opened if age is not None], True
     for length, head in zip(lengths, heads, strict=False):
         known = [ages[job_id] for job_id in head if job_id in ages]
@@ -316,8 +316,8 @@ def _waiting(scope: str, lanes: int, looked_at: Sequence[_Lane]) -> dict[str, An
 
 
 def _unserved(due: Sequence[JobState], known: KnownTasks) -> Unserved | None:
-    """Return the task that most of the unserved jobs in ``due`` have; None without unserved jobs. Workers gave these
-    jobs back, because their code lacks the task or refuses the arguments."""
+    """Return the unserved jobs in ``due`` of the task with the most unserved jobs; None without unserved jobs. A job is
+    unserved if a worker gave it back because the worker's code lacks the task or refuses the arguments."""
     tasks = [job.fields.get("task", "?") for job in due if "unknown" in job.fields]
     if not tasks:
         return None

@@ -21,8 +21,8 @@ from rq_core.protocol.reads.steps import Steps
 from rq_core.scripts.plain import plain_text
 
 SKIPPED_MAX: Final = 1_000
-"""Number of entries without a job after which the command of ``PagedKey.skipping`` stops. It removes these entries from
-a list, and maybe a few more."""
+"""Number of entries without a job after which the command of ``PagedKey.skipping`` stops. The command removes these
+entries from a list, and maybe a few more."""
 _SKIPPED_PAGE: Final = 64
 
 
@@ -56,8 +56,8 @@ class PagedKey:
         return _by_score(keys(self.key), place, count)
 
     def after_change(self, place: str | None, gone: int) -> str | None:
-        """Return ``place``, corrected because ``gone`` jobs before it have left the key. If ``gone`` is wrong, the next
-        page reads more members than needed, but skips no job."""
+        """Return ``place`` after a correction: ``gone`` jobs before this place have left the key. If ``gone`` is wrong,
+        the next page reads more members than needed, but skips no job."""
         if not place or self.is_list or self.key == "waiting":
             return place
         found = _Place.parse(place)
@@ -107,7 +107,7 @@ def _by_member(key: str, place: str, count: int) -> Steps[JobPage]:
 
 
 class _Place(NamedTuple):
-    """A place in a sorted set: the last member that was read, with its score, and an estimate of the next member's
+    """A place in a sorted set: the last member that was read, this member's score, and an estimate of the next member's
     rank."""
 
     score: float
@@ -128,7 +128,7 @@ def _by_score(key: str, place: str, count: int) -> Steps[JobPage]:
 
     Many members may have the same score, so the set is read by rank. To skip no member, the range must begin at the
     last member of the page before, or at a member before it. If members have left the set since then, the range may
-    begin at a member after it. Then a range with a lower rank is read.
+    begin too late. Then a range with a lower rank is read.
     """
     last = _Place.parse(place) if place else None
     first, back = max(0, last.rank - 1) if last else 0, count

@@ -30,8 +30,8 @@ class ScopeLoad:
     blocked_jobs_exact: bool = True
     """True if all lanes that wait for the scope were read."""
     paused_lanes: int = 0
-    """Number of the blocked lanes that wait for paused or probing keys of the scope. A lower bound, if there are very
-    many such keys."""
+    """Number of the blocked lanes that wait for paused or probing keys of the scope. The number is a lower bound if
+    very many keys are paused or probing."""
 
     @property
     def is_family(self) -> bool:
@@ -40,8 +40,8 @@ class ScopeLoad:
 
     @property
     def full(self) -> bool:
-        """Return whether no job of the scope can be claimed now. A family counts as full if a lane waits for one of its
-        keys, and a rate if a lane waits for it."""
+        """Return whether no job of the scope can be claimed now. A family counts as full if a lane waits for one of the
+        family's keys, and a rate counts as full if a lane waits for the rate."""
         if self.is_family or is_rate(self.scope):
             return self.blocked_lanes > 0
         return self.limit.most is not None and self.holders >= self.limit.most
@@ -119,8 +119,8 @@ class QueueOverview:
     """Ms since a worker last asked for jobs or extended a lease, to within a tenth of a lease; None: no worker has done
     so yet."""
     ends_leases_in_ms: int
-    """Ms until claims by workers may again end claims with expired leases. The number is above 0 for a while after an
-    epoch began, and after workers reconnected because an outage was over."""
+    """Ms until claim calls of workers may again end the claims whose leases have expired. The number is above 0 for a
+    while after an epoch began, and after workers reconnected because an outage was over."""
     backlog: int
     """Number of events that wait for the mirror."""
     backlog_bytes: int
@@ -164,7 +164,7 @@ class QueueOverview:
     paused_scopes: Mapping[str, ScopeUse] = field(default_factory=dict)
     """The scopes of rates and breakers that are paused or probing, by name, with the use of each."""
     paused_scopes_exact: bool = True
-    """True if no such scope is missing in ``paused_scopes``."""
+    """True if no paused or probing scope is missing in ``paused_scopes``."""
 
     @property
     def remembered_ratio(self) -> float:
@@ -201,8 +201,8 @@ class QueueOverview:
 
     @property
     def spent_scopes(self) -> tuple[ScopeLoad, ...]:
-        """The full scopes for which at least one job waits although no key that it needs of the scope is paused or
-        probing."""
+        """The full scopes for which at least one job waits now, except scopes whose waiting lanes all wait for paused
+        or probing keys."""
         return tuple(e for e in self.full_scopes if not 0 < e.blocked_lanes <= e.paused_lanes)
 
     def _waits_for(self, scope: ScopeLoad) -> bool:
@@ -225,6 +225,6 @@ class Overview:
     maxmemory: int | None
     """Bytes of memory that the server may use (0: no limit); None: unknown, or a cluster."""
     strays: str = ""
-    """A message about entries of the list of queues that can name no queue; empty without such entries."""
+    """A message about entries of the list of queues that are not valid names of queues; empty without such entries."""
     denied: tuple[str, ...] = ()
-    """The queues that the user may not read, if it may read others."""
+    """The queues that the user may not read, if the user may read other queues."""

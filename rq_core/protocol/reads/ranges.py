@@ -16,7 +16,8 @@ from rq_core.protocol.reads.steps import Command, Steps
 from rq_core.scripts.plain import plain_text
 
 RANGES_PAGE: Final = 250
-"""Maximum number of ranges in one command: with a million members, a server counts them in about two ms."""
+"""Maximum number of ranges in one command. If the set has a million members, a server counts the members of these
+ranges in about two ms."""
 MEMBERS_PAGE: Final = 5_000
 """Maximum number of members that one command returns, unless a single range returns more."""
 SCOPES_PAGE: Final = 1_000

@@ -32,7 +32,7 @@ def resume_of(scope: str, stored: Any, spent: str | None, limit: Limit, now_ms: 
 
 
 def resumes_in(keys: QueueKeys, scopes: Sequence[str]) -> list[Command]:
-    """Return the commands that read when exhausted rates admit jobs again."""
+    """Return the commands that read the times at which exhausted rates admit jobs again."""
     members = [f"rate|{scope}" for scope in scopes]
     return [
         ["ZMSCORE", keys("scheduled"), *members[at : at + PAGE]]

@@ -186,7 +186,7 @@ class Reads(JobReads, ScopeReads, WholeReads, BoxReads, ShownReads):
 
     def counts(self, queue: str) -> Plan[QueueCounts]:
         """Return the numbers of a queue's jobs. Raises QueueDamaged if a field of ``meta`` that must be a number is not
-        one."""
+        a number."""
         keys = self._keys(queue)
         asked = [*sizes(keys), ["HGET", keys("caps"), QUEUE]]
         *replies, cap = yield from self._delivery.ask(asked, queue)

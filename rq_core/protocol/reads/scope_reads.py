@@ -58,29 +58,29 @@ class ScopeStatus(NamedTuple):
     """Origin of the limit: code, live, family (the limit of the scope's family holds), or none."""
     holders: int
     waiting: int
-    """Number of jobs in lanes that are blocked on this scope. For the queue's own scope: the number of all ready
-    jobs while it is full, else 0."""
+    """Number of jobs in lanes that are blocked on this scope. For the queue's own scope: the number of all ready jobs
+    while the queue's cap is reached, else 0."""
     oldest_wait_ms: int | None
     resumes_ms: int | None = None
-    """Unix ms at which an exhausted rate admits jobs again; for a family of rates, the earliest such time of its
-    keys."""
+    """Unix ms at which an exhausted rate admits jobs again; for a family of rates, the earliest such time of the
+    family's keys."""
     partial: bool = False
     """True if more jobs wait than ``waiting`` counts."""
     set_by: str | None = None
     """The operator who set a live limit; ``set_at_ms`` is the time of this change (Unix ms)."""
     set_at_ms: int | None = None
     declared: Limit | None = None
-    """The limit that code declares, if a live limit is in force in its place."""
+    """The limit that code declares, if an operator has set another limit, which is in force now."""
     keyless: bool = False
-    """True if the scope is a family without keys: a cap with a name, which counts the jobs of all its tasks
-    together."""
+    """True if the scope is a family without keys: a cap with a name, which counts the jobs of all tasks that use the
+    cap together."""
 
     now_ms: int | None = None
     """Redis' time at the read (Unix ms). ``resumes_ms`` is by the same clock."""
     use: ScopeUse = OPEN
     """The use of a rate, and whether the scope is paused or probing."""
     pause: Mapping[str, Any] | None = None
-    """The audit log's document of the pause in force; None: the log has none, or was not read."""
+    """The audit log's document of the pause in force; None: the log has no such pause, or was not read."""
 
 
 class ScopeHolder(NamedTuple):
@@ -92,7 +92,8 @@ class ScopeHolder(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """A job's place among the jobs that wait with it, and the scope for which it waits."""
+    """The reason why a job does not run: the scope for which the job waits, and the job's place among the waiting
+    jobs."""
 
     job: JobState
     lane: str
@@ -124,7 +125,7 @@ class Standing(NamedTuple):
     probing."""
     pause: Mapping[str, Any] | None = None
     """The audit log's document of the pause in force, if the scope that the job waits for is paused; None: the log has
-    none, or was not read."""
+    no such pause, or was not read."""
 
 
 class ScopeReads(QueueReader):
@@ -163,7 +164,8 @@ def entries_of(queue: str, texts: Iterable[tuple[str, str | None]]) -> dict[str,
 
 
 def _entry_of(entries: dict[str, CapEntry], scope: str) -> CapEntry | None:
-    """Return the stored limit that holds for a scope: its own limit, else that of its family, else None."""
+    """Return the stored limit that holds for a scope: the scope's own limit, else the limit of the scope's family, else
+    None."""
     of_family = None if scope.startswith("task=") else entries.get(family_of(scope))
     return entries.get(scope) or of_family
 
@@ -343,8 +345,8 @@ def _standing(keys: QueueKeys, job: JobState) -> Steps[Standing]:
 
 
 def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standing]:
-    """Return ``standing`` with the facts of the scope for which the job waits: limit, holders, and the time at which a
-    rate resumes."""
+    """Return ``standing`` with facts about the scope for which the job waits: its limit, its holders, and the time at
+    which an exhausted rate resumes."""
     names, last = (scope, family_of(scope)), HOLDERS_SHOWN - 1
     found = yield from ask(
         caps=["HMGET", keys("caps"), *names],
@@ -378,8 +380,8 @@ def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standi
 
 
 def _ahead(keys: QueueKeys, job: JobState, lane: str) -> Steps[tuple[int, bool]]:
-    """Return the number of jobs that may run before ``job``: those in the lists and open lanes of its priority and of
-    higher priorities. Also return whether this number is only a lower bound."""
+    """Return the number of jobs that may run before ``job``: jobs in the lists and open lanes of the same priority and
+    of higher priorities. Also return whether this number is only a lower bound."""
     rank, seq = _rank(job), _seq(job)
     lists = [keys(f"ready:{n}") for n in range(rank + 1)]
     # A lane's place is that of its first job: a lane after this job has no jobs before it.

@@ -25,7 +25,7 @@ DEAD: Final = str(State.DEAD)
 
 
 class ShownJob(NamedTuple):
-    """The progress of a job, and the job's state. Both are from one read, in which the state is read first."""
+    """The progress of a job, and the job's state. One read gets both; it reads the state first."""
 
     state: str | None
     """The job's state; None if Redis has no such job."""
@@ -131,8 +131,8 @@ def _state_of(line: str | None, size: int) -> str | None:
 def _where_numbers_go_on(place: StreamPlace, text: str | None) -> StreamPlace:
     """Return the place from which the reader continues. ``text`` is the job's field in the key ``shown``.
 
-    If a failover took chunks, or another job with this id began a stream, the next chunks may have numbers that the
-    reader has had already. Then the place is set back.
+    If a failover lost chunks, or another job with this id began a stream, new chunks may have numbers that the reader
+    has already passed. Then the place is set back.
     """
     found = read_shown(text)
     if place.fence is None:
@@ -155,7 +155,7 @@ def _instant(fence: str) -> tuple[int, int]:
 
 
 def _with_gaps(first: int, fields: Sequence[str | None], place: StreamPlace) -> Iterator[Chunk]:
-    """Yield the chunks that Redis has. Each chunk has the number of chunks that are missing before it."""
+    """Yield the chunks that Redis has. Each chunk has the number of missing chunks directly before it."""
     before, claim = place.got, place.claim
     for number, field in enumerate(fields, first):
         chunk = read_chunk(number, field)

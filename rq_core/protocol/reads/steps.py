@@ -48,8 +48,8 @@ def ask(**questions: Command | list[Command]) -> Steps[Any]:
 def time_ms(reply: Sequence[str]) -> int:
     """Return the reply to the command TIME in Unix ms.
 
-    Send TIME together with commands on keys of the queue. In a cluster, it then goes to the queue's shard, whose clock
-    counts.
+    Send TIME together with commands on keys of the queue. In a cluster, TIME then goes to the queue's shard. Only the
+    clock of this shard counts.
     """
     seconds, micros = reply
     return int(seconds) * 1000 + int(micros) // 1000
@@ -99,8 +99,8 @@ class QueueReader:
 
 
 class _Contained(Generic[T]):
-    """The read of one queue, which shares its round trips with reads of other queues. An error ends this read, but not
-    the reads of other queues."""
+    """The read of one queue, in the same round trips as reads of other queues. An error ends this read, but not the
+    reads of other queues."""
 
     def __init__(self, steps: Steps[T]) -> None:
         self._steps = steps

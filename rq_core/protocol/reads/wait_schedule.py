@@ -25,11 +25,11 @@ job if the message was lost."""
 TOGETHER_S: Final = 0.02
 """Polls that are due within this number of seconds are made together."""
 TOGETHER_MAX: Final = 2_500
-"""Maximum number of waits in one round of polls. The waits of a round get their results when the round is over. So if
-very many clients wait, the first results do not come as late as the last poll."""
+"""Maximum number of waits in one round of polls. The waits of a round get their results when the round is over. Without
+this bound, the first of very many clients would get their results only after the last poll."""
 GRAINS: Final = 10
 """A pause is divided into this number of equal parts. If a message will report the end of a job, the job's polls are
-due at multiples of such a part, so that many waits share a poll."""
+due at multiples of such a part. Then many waits share a poll."""
 
 
 class Nothing(Enum):
@@ -79,8 +79,8 @@ class Waits:
 
     def __init__(self) -> None:
         self._line: list[tuple[float, int, JobWait]] = []
-        """The queue of polls, a heap of (time of the poll, number of the place, wait). An entry is void if its wait has
-        another place by now."""
+        """The queue of polls, a heap of (time of the poll, number of the place, wait). An entry no longer counts if the
+        wait has got another place."""
         self._number = itertools.count(1)
         self._by_job: defaultdict[str, dict[str, list[JobWait]]] = defaultdict(dict)
 
@@ -112,8 +112,8 @@ class Waits:
         return found
 
     def told(self, queue: str, ids: Iterable[str], now: float) -> None:
-        """Make polls due at once for the jobs in ``ids`` for which clients wait. A message has reported the ends of
-        these jobs."""
+        """Make polls due at once for jobs in ``ids``, if clients wait for these jobs. A message has reported that the
+        jobs have ended."""
         waiting = self._by_job.get(queue)
         for job_id in ids if waiting else ():
             for wait in waiting.get(job_id, ()):  # type: ignore[union-attr]  # then there are no ids

@@ -2,8 +2,8 @@
 long.
 
 Pages are read at different moments, and the outbox last. A job without an event since the first page has not changed,
-so its members must agree with the log. If a member of another job differs from the log, such members must be read again
-at one moment (:meth:`WholeReads.members`).
+so the job's members must agree with the log. For any other job, the caller must read members that differ from the log
+again, at one moment (:meth:`WholeReads.members`).
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class WholeReads(QueueReader):
     def members(
         self, queue: str, members: Iterable[tuple[str, str]]
     ) -> Plan[dict[tuple[str, str], str]]:
-        """Read single members of keys at one moment. Each is given as (key, member), as in
-        :class:`rq_core.doctor.Edit`. Returns their values; an empty text for a missing member.
+        """Read single members of keys at one moment. A member is given as (key, member), as in
+        :class:`rq_core.doctor.Edit`. Returns the values of the members; an empty text for a missing member.
 
         Keys whose members have no names, such as lists, are left out.
         """

@@ -1,4 +1,5 @@
-"""The list of workers. While a worker runs, it has a row in the key ``workers`` of each of its queues.
+"""The list of workers. While a worker runs, the key ``workers`` of each of the worker's queues has a row for the
+worker.
 
 A row has the time (Unix s) of the worker's last report and the worker's description: ``1795225746 {"host":"db-1",…}``.
 Workers with the same code share one field for the names of their tasks: ``code|`` and the code's digest.
@@ -22,7 +23,7 @@ SILENT_MS: Final = 30_000
 TELL_EVERY_S: Final = 10.0
 """Seconds between two reports of a worker."""
 SWEEP_AFTER_MS: Final = 3_600_000
-"""Ms for which a row stays if its worker has ended without removing it."""
+"""Ms for which a row stays if the worker has ended without removing the row."""
 WORD_MAX: Final = 256
 """Maximum number of characters of each text in a row: the host, the version, the code, and the name of each queue."""
 WORKERS_MAX: Final = 1_000
@@ -101,7 +102,7 @@ def leave(prefix: str, worker: str, queues: Iterable[str]) -> Plan[None]:
 
 
 def sweep(prefix: str, queues: Sequence[str]) -> Plan[None]:
-    """Remove rows that cannot be read, and rows of workers that ended long ago without removing them. Also remove task
+    """Remove rows that cannot be read, and rows that workers left behind when they ended long ago. Also remove task
     names that no row needs.
 
     Errors are ignored, because the next sweep repeats the work.

@@ -59,7 +59,7 @@ VERBS."""
 OWN_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "edit": tuple(each.name for each in EDITED), COPY: tuple(each.name for each in COPIED_WITH),
 }  # fmt: skip
-"""The fields that a change has in addition to the fields of all changes, by change."""
+"""Change → its own fields, which it has in addition to the fields of all changes."""
 FORM_FIELDS: Final = (*BULK_FIELDS, "count")
 """The fields of the form that changes jobs."""
 _DONE: Final[Mapping[str, str]] = {
@@ -78,7 +78,7 @@ class BulkAsked(NamedTuple):
     counted: BulkPlace | None
     """The place that the count of the jobs has reached; None: the count has not begun."""
     number: int
-    """The number of jobs that the operator has confirmed; 0: none yet."""
+    """The number of jobs that the operator has confirmed; 0: the operator has not confirmed a number yet."""
     reason: str
     form: Form
 
@@ -95,8 +95,9 @@ class BulkAsked(NamedTuple):
         return change_of(self.filter.queue, **edit_options(self.form))
 
     def change(self, by: By | None) -> BulkChange:
-        """Return the change by this operator. Without ``by``, it only counts jobs. Raises UsageError for an unsuitable
-        filter."""
+        """Return the change by this operator. Without ``by``, the returned change only counts jobs. Raises UsageError
+        for an unsuitable filter.
+        """
         verb = VERBS[self.verb]
         if by is None:
             return BulkChange(verb, self.filter, dry_run=True)

@@ -1,6 +1,6 @@
 """Copies of many jobs on the page /bulk, made in parts. ``bulk`` makes the other changes of many jobs.
 
-The page first counts the jobs that died according to the audit log. Then each request copies a few pages of them.
+The page first counts the jobs that died according to the audit log. Then each request copies a few pages of these jobs.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def seen_copies(app: App, log: CopyReader | None, form: Form, now_ms: int) -> Se
 def copy_stretch(app: App, log: CopyReader | None, asked: BulkAsked, by: By) -> Stretch:
     """Copy jobs until the confirmed number is copied, CHANGED_MAX jobs were examined, or CHANGE_S seconds are over.
 
-    Each job is copied once, even if a request is repeated. A copy whose answer was lost counts as copied: the log has
-    it with the id of this change. After an error, the part ends with the pages before the error. An error in the first
-    page is raised.
+    Each job is copied once, even if a request is repeated. A job counts as copied even if the answer to its copy was
+    lost: the log has the copy with the id of this change. After an error, the part ends with the pages before the
+    error. An error in the first page is raised.
     """
     queue, calls = asked.filter.queue, app.client.calls
     app.client.run(check_is_there(calls, queue))
@@ -105,7 +105,9 @@ def copy_stretch(app: App, log: CopyReader | None, asked: BulkAsked, by: By) -> 
 def _copying(
     app: App, log: CopyReader | None, asked: BulkAsked, by: By | None = None, about: str = ""
 ) -> Copying:
-    """Return the object that makes the copies. ``about``: a prefix of their reason that only this change has."""
+    """Return the object that makes the copies. ``about``: the beginning of the copies' reason, which differs from
+    change to change.
+    """
     args = copy_args(asked.form)
     name = replay_name(asked.form.get("name") or None, args)
     # Without ``by`` the jobs are only counted, so the log is taken as it is.

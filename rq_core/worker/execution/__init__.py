@@ -6,7 +6,8 @@ Read ``executor`` first.
 - ``batches``: collects jobs of batch tasks, and runs each batch.
 - ``running``: one claim with its handler.
 - ``saver``: saves the steps of durable jobs.
-- ``lost_entries``: saves entries again that Redis lost before their jobs could park.
+- ``parked_boxes``: keeps the boxes of parked jobs for their next claims.
+- ``lost_entries``: saves entries again that Redis lost before the claims of their jobs could end.
 - ``forks``: gives the box of a fork the entries of its origin.
 - ``shows``, ``isolated_shows``: send the progress of jobs, and the chunks of their streams.
 - ``threads``: the threads of ``def`` handlers.

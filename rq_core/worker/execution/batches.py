@@ -96,8 +96,8 @@ class BatchRun(Running):
         super().__init__(first.claim, context, first.task, {}, "", min(limits, default=None))
         self.members = members
         self.takes_place = takes_place
-        """True if the batch takes a place for a handler. False for a job in a queue that no batch task declares: such a
-        job has had a place since it arrived."""
+        """True if the batch takes a place for a handler. False if no batch task declares the queue: the batch then has
+        one job, and this job has had a place since it arrived."""
 
     def facts(self) -> dict[str, Any]:
         """Return the fields of a log record about the batch."""
@@ -357,15 +357,17 @@ class BatchExecutor(Executor):
 
 
 def _work_of(run: BatchRun, call: Callable[..., Any]) -> Callable[[], Any]:
-    """Return a function that runs the batch. For a ``def`` handler the function blocks its thread."""
+    """Return a function that runs the batch. For a ``def`` handler, the returned function blocks the thread that calls
+    it.
+    """
     if run.task.is_async:
         return lambda: _work(run, call)
     return lambda: now(_work(run, call))
 
 
 async def _work(run: BatchRun, call: Callable[..., Any]) -> None:
-    """Call the handler with all open members. With ``on_error="halve"``, call it again with each half after an
-    exception.
+    """Call the handler with all open members. With ``on_error="halve"``, call the handler again with each half of the
+    members after an exception.
 
     Raises the handler's exception if there is no halving, or if the exception is one of _OF_ALL.
     """
@@ -405,7 +407,7 @@ async def _work(run: BatchRun, call: Callable[..., Any]) -> None:
 
 
 def _note_results(members: Sequence[Member], value: Any) -> None:
-    """Mark these members as done. Convert their results to JSON where results are kept."""
+    """Mark these members as done. Convert the results that must be kept to JSON."""
     results = results_of([member.job for member in members], value)
     for member, result in zip(members, results, strict=True):
         member.is_done = True

@@ -1,8 +1,9 @@
 """Sends the progress of running jobs, and the chunks of their streams, to Redis.
 
-A handler stores both in a Showing object, and goes on. Usually one call per queue sends the new progress and chunks of
-all its jobs: GATHER_S after a chunk, or SHOW_S after the last call if there is only progress. Only the last progress of
-a job is sent. Before the worker settles a claim, it sends the progress and the chunks that are left.
+A handler stores its progress and its chunks in a Showing object, and goes on. Usually one call per queue sends the new
+progress and chunks of all jobs of the queue: GATHER_S after a chunk, or SHOW_S after the last call if there is only
+progress. Only the last progress of a job is sent. Before the worker settles a claim, it sends the progress and the
+chunks that are left.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ GATHER_S: Final = 0.1
 LAST_S: Final = 2.0
 """Maximum seconds that a settlement waits until the last progress and chunks of its job are sent."""
 AGAIN_S: Final = 1.0
-"""Maximum seconds after a failed call until its progress and chunks are sent again."""
+"""Maximum seconds after a failed call until the progress and the chunks of this call are sent again."""
 RECORDS_MAX: Final = 1_000
 """Maximum number of records in a call."""
 BYTES_MAX: Final = 1024 * 1024
@@ -68,11 +69,11 @@ class Shows:
         self._new: dict[_Key, _Shown] = {}
         """The claims with something to send."""
         self._under_way: Collection[_Key] = ()
-        """The claims whose call is under way."""
+        """The claims whose progress or chunks are in the call under way."""
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = math.inf
-        """Time at which the timer is due, in seconds of the loop's clock. (A timer of uvloop that is due at once does
-        not know its time.)"""
+        """Time at which the timer is due, in seconds of the loop's clock. The time is stored here, because a timer of
+        uvloop that is due at once does not know its time."""
         self._sent_at = -math.inf
         """Time at which the last call was sent, in seconds of the monotonic clock."""
         self._sending: asyncio.Lock | None = None
@@ -190,7 +191,7 @@ class Shows:
 
 
 def _note_starts(group: Iterable[tuple[_Shown, NotSent]], answer: Mapping[str, str]) -> None:
-    """Store, for each claim, the number of the last chunk before its own chunks, from Redis' answer."""
+    """Store for each claim, from Redis' answer, the number of the last chunk that earlier claims of the job sent."""
     for shown, _ in group:
         start = answer.get(shown.context.id, "")
         if start.isdecimal():

@@ -1,6 +1,7 @@
 """Threads for ``def`` handlers. The threads share one queue, and wake the event loop once for many ended calls.
 
-concurrent.futures creates a future per call and wakes the loop for each. Here a burst of short handlers wakes it once.
+concurrent.futures creates a future for each call and wakes the loop for each future. Here a burst of short handlers
+wakes the loop once.
 """
 
 from __future__ import annotations

@@ -19,12 +19,12 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 EMPTY_MAX: Final = 64
-"""Number of timers up to which empty timers are kept until they fire. If there are more timers (for instance because
-each job has its own limit), an empty timer is removed at once."""
+"""Number of timers up to which a timer without handlers (an empty timer) is kept until it fires. If there are more
+timers (for instance because each job has its own limit), an empty timer is removed at once."""
 
 
 class _Timer(Generic[T]):
-    """The timer of one limit, and thing → monotonic time at which its limit expires."""
+    """The timer of one limit. ``ends``: thing → monotonic time at which the limit of this thing expires."""
 
     __slots__ = ("ends", "timer")
 
@@ -103,7 +103,7 @@ def start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 
 def has_begun(handler: asyncio.Task[None]) -> bool:
-    """Return whether an asyncio task has executed its first step."""
+    """Return whether the code of an asyncio task's coroutine has begun to run."""
     coroutine = handler.get_coro()
     return (
         not inspect.iscoroutine(coroutine)

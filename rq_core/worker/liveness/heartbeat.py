@@ -35,7 +35,7 @@ BEAT_AGAIN_S: Final = 0.5
 class LeaseKeeper:
     """Extends the leases of all held claims every third of a lease, in one round trip per server.
 
-    It reads the queues' leases at each heartbeat, so its interval follows an operator's changes.
+    The keeper reads at each heartbeat how long the queues' leases last. So the interval follows an operator's changes.
 
     ``on_lost`` and ``on_cancelling`` are called with a queue, a job id and the claim's fence, from the keeper's thread.
     ``hold_all`` may call ``on_lost`` in its caller's thread, too.
@@ -67,12 +67,12 @@ class LeaseKeeper:
         self._lock = threading.Lock()
         self._held: dict[str, dict[str, tuple[str, float | None]]] = {}
         self._known: dict[str, float] = {}
-        """Queue → its lease in seconds, as last read."""
+        """Queue → how long the queue's leases last (seconds), as last read."""
         self._failed: set[object] = set()
         """The servers that did not answer the last heartbeat."""
         self._refused: dict[str, float] = {}
         """The queues whose leases Redis refused to extend at the last heartbeat. Queue → time (on ``clock``) from which
-        the queue's leases count: the value that ``last_success`` had before the first refusal."""
+        its leases count: the value of ``last_success`` before the first refusal."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rq-core-leases", daemon=True)
         self.interval = 10.0
@@ -194,7 +194,7 @@ class LeaseKeeper:
         return refused
 
     def _follow_leases(self, queues: Sequence[str]) -> None:
-        """Read the queues' leases, and set the interval to a third of the shortest."""
+        """Read how long the queues' leases last, and set the interval to a third of the shortest time."""
         if not queues:
             return
         prefix = self._client.prefix

@@ -105,7 +105,8 @@ class Attendance:
 
 
 def code_digest(tasks: Mapping[str, Task[Any, Any]]) -> str:
-    """Return eight hex digits of the tasks' names and their handlers' code. Different digits mean different code.
+    """Return eight hex digits: a digest of the tasks' names and of their handlers' code. Different digits mean
+    different code.
 
     For a decorated handler, the code of the decorators and of the inner function counts. Imported code, comments and
     line numbers do not count.

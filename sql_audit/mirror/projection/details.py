@@ -31,7 +31,8 @@ _FENCE_ONLY: Final = {
     for event, names in _DETAIL.items()
     if names == ("fence",) or event is Event.SUCCEEDED
 }
-"""The fields except ``fence`` that a detail may have, by event, for events whose details mostly have only ``fence``."""
+"""By event: the fields other than ``fence`` that a detail may have. Only events whose details mostly have just
+``fence`` are listed."""
 _USUAL: Final = frozenset({"seq", "priority", "max_attempts", "max_losses", "digest"})
 _SELDOM: Final = tuple(name for name in _DETAIL[Event.ENQUEUED] if name not in _USUAL)
 """The fields that are null in the ``enqueued`` event of a plain job."""

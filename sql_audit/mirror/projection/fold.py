@@ -123,7 +123,7 @@ class Folder:
     # Changes for which a job has no event.
 
     def end_all(self, state: str, epoch: int, at_ms: int) -> None:
-        """Set ``state`` for every live job in ``touched`` without an event in ``epoch`` or later.
+        """Set ``state`` for every live job in ``touched`` that has no event in ``epoch`` or a later epoch.
 
         :func:`sql_audit.mirror.losses.end_jobs` does this for the rows in SQL.
         """

@@ -21,8 +21,8 @@ TAKEN: Final = (
 _OF_ENTRY: Final = (
     "queue", "complete", "last_epoch", "last_seq", "enqueued_at_ms", "since_ms", "null", "zero", "state", "ready_at_ms",
 )  # fmt: skip
-"""The other values of an enqueued job's row. They are the same for all jobs that one entry enqueues and that begin in
-the same state."""
+"""The values of an enqueued job's row that are not in TAKEN. They are the same for all jobs that one entry enqueues and
+that begin in the same state."""
 _PARTS: Final = {"job_id": 0} | {name: place for place, name in enumerate((*TAKEN, *_OF_ENTRY))}
 new_row: Final = itemgetter(
     *(_PARTS.get(name, _PARTS["zero" if name in COUNTERS else "null"]) for name in JOB_COLUMNS)
@@ -56,7 +56,7 @@ def waited_ms(job: JobRow) -> int | None:
 
 
 def error_text(error: Any) -> tuple[str | None, str | None]:
-    """Return the type and the message of a job's error as texts that SQL can store. None: a missing part."""
+    """Return the type and the message of a job's error as texts that SQL can store; None in place of a missing part."""
     if not isinstance(error, dict):
         return None, clean(str(error))[:ERROR_MESSAGE_MAX]
     kind, message = error.get("type"), error.get("message")

@@ -1,15 +1,15 @@
 """Reads Redis and SQL in the state of one moment, although a mirror writes to SQL and trims Redis meanwhile.
 
 SQL is read first, then one snapshot of Redis, then the events that were mirrored in between. If the mirror has trimmed
-events that the first read of SQL lacks, they are applied to the jobs from SQL. So no read has to be fast, and a busy
-queue can be compared like an idle queue.
+events that the first read of SQL lacks, the second read of SQL finds these events, and they are applied to the jobs of
+the first read. So no read has to be fast, and a busy queue can be compared like an idle queue.
 
 If Redis and SQL cannot be compared, CannotTell gives the reason:
 
-- SQL lacks entries that Redis has trimmed: it is a standby, a copy or a restored backup.
+- SQL lacks entries that Redis has trimmed: SQL is a standby, a copy or a restored backup.
 - Redis has begun an epoch that is not mirrored yet.
 - The log has a gap without a later baseline.
-- A break or a loss was mirrored during each try. No event of a job shows what it changed.
+- A break or a loss was mirrored during each try. No event of a job shows what the break or the loss changed.
 """
 
 # ruff: noqa: S608 - statements are joined from the machine's own words; values are bound
@@ -189,7 +189,8 @@ def _refuse_unattached(
 ) -> None:
     """Raise CannotTell if this database does not mirror the queue, and QueueLost if Redis has lost the queue.
 
-    Without the mirror, SQL lacks events: the outbox has only recent ones, or another database has the trimmed ones.
+    A database that does not mirror the queue lacks events: the outbox has only recent events, or another database has
+    the trimmed events.
     """
     if "audit" not in meta and not given_up:
         found = "made it again" if meta.get("epoch") else "has nothing of it"
@@ -210,7 +211,7 @@ def _refuse_behind(cursor: Row[Any], redis: Mapping[str, Any]) -> None:
     """Raise CannotTell if SQL lacks entries that Redis has trimmed, or if Redis has begun an epoch that is not
     mirrored.
 
-    Also raise CannotTell if the queue's field ``trimmed`` in Redis is no entry.
+    Also raise CannotTell if the queue's field ``trimmed`` in Redis is not the id of an entry.
     """
     position = OutboxId(cursor.epoch, cursor.seq)
     try:

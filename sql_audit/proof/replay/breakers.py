@@ -1,8 +1,8 @@
-"""Replays breakers, and checks two rules. A job begins only while its scope is open, or alone as the probe after a
-pause. And failures pause a scope exactly when its limit says so.
+"""Replays breakers, and checks two rules. A job begins only while its scope is open, or as the only probe of a scope
+whose pause is over. And failures pause a scope exactly when the scope's limit says so.
 
-The log has each failure. If a failure pauses a scope, the event ``scope_paused`` comes before it. The success of a
-probe opens the probe's scope. So the state of each scope follows from the events of its jobs.
+The log has each failure. If a failure pauses a scope, the event ``scope_paused`` comes before the event of the failure.
+The success of a probe opens the probe's scope. So the state of each scope follows from the events of its jobs.
 
 The state of a scope may be unknown: after a gap, in a pruned or restored log, or if the clock went back. It is known
 again when the log shows the scope's pause or the end of this pause, or when a job that was claimed in the meantime
@@ -31,8 +31,8 @@ _FAILURES: Final = (Event.RETRIED, Event.DIED)
 
 @dataclass(slots=True)
 class Pausing:
-    """One event ``scope_paused`` of the call whose entries are being replayed: its facts, and the scope's state before
-    it.
+    """One event ``scope_paused`` of the call whose entries are being replayed: the event's fields, and the scope's
+    state before the event.
     """
 
     scope: str
@@ -46,7 +46,7 @@ class Pausing:
     """Unix ms at which the scope's earlier pause ends; None if the scope was not paused."""
     is_probe: bool
     failed: list[int]
-    """Times of the scope's failures (Unix ms): the earlier ones, and those in the call."""
+    """Times of the scope's failures (Unix ms): the failures before the call, and those in the call."""
     since_ms: int
     """Unix ms from which on all failures of the scope are known."""
     limit: Limit | None = None
@@ -237,11 +237,11 @@ class Breakers:
             yield f"{how}, and its claim paused {scope}: a handler that pauses a scope gives its job back"
 
     def finish_call(self, row: EventRow) -> Iterator[tuple[EventRow, str]]:
-        """Judge the pauses of the replayed call, unless ``row`` belongs to it, too. ``row`` is the first row of the
-        next entry.
+        """Judge the pauses of the replayed call, unless ``row`` belongs to the same call. ``row`` is the first row of
+        the next entry.
 
-        Yield a row and a sentence for each pause that began after too few failures, and for each pause by a handler
-        that is too long.
+        Yield a row and a sentence for each pause that began after too few failures, and for each pause that a handler
+        made too long.
         """
         first = self.pausing[0].row
         if row[4] in _FAILURES and (row[5], row[8]) == (first[5], first[8]):
@@ -330,7 +330,7 @@ def _wrong_pause(pausing: Pausing, limit: Limit, at_ms: int, *, is_excepted: boo
 
 
 def _read(limit: str | None) -> Limit | None:
-    """Return the limit of a breaker as a Limit; None if it is not a limit of a breaker."""
+    """Return the Limit that the text ``limit`` describes; None if the text is missing or not the limit of a breaker."""
     read = None if limit is None else Limit.parse(limit)
     return read if read is not None and read.most and read.window_ms else None
 

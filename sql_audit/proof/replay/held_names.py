@@ -1,11 +1,12 @@
 """Replays the names of unique jobs (I13), and the ids that are remembered after their jobs' ends (I14).
 
-A job holds its name until the job ends, or until it is claimed. Or it holds the name until an instant, even after its
-end. When the log's time passes the instant, the name is free, as in Redis.
+A job holds its name until the job ends, or until the job is claimed. Or the job holds the name until an instant, even
+if the job ends before. When the log's time passes the instant, the name is free, as in Redis.
 
-While an id is remembered, no other job with this id may begin. Redis forgets an id when the id's window is over, and
-may forget it in a loss. So a window is checked only within one epoch, and only until the log's time passes the end of
-the window. Like Redis' key ``results``, the replay keeps only ids whose windows are not over, so memory is bounded.
+While an id is remembered, no other job with this id may begin. The time for which an id is remembered is the id's
+*window*. Redis forgets an id when its window is over, and may forget an id in a loss. So a window is checked only
+within one epoch, and only until the log's time passes the end of the window. Like Redis' key ``results``, the replay
+keeps only ids whose windows are not over, so memory is bounded.
 """
 
 from __future__ import annotations
@@ -112,7 +113,5 @@ class Windows:
             heapq.heappush(self._by_end, (once_ms, job_id))
 
     def until(self, job_id: str) -> int | None:
-        """Return the time (Unix ms) until which an id is remembered; None if it is not known that the id is
-        remembered.
-        """
+        """Return the time (Unix ms) until which an id is remembered; None if the id is not known to be remembered."""
         return self._until.get(job_id)

@@ -89,8 +89,8 @@ class Limits:
 
     def __init__(self) -> None:
         self.whole = False
-        """True if the log has every change of a limit. Then a scope without a change has no limit. Otherwise its limit
-        is unknown."""
+        """True if the log has every change of a limit: then a scope without a change has no limit. If False, the limit
+        of a scope without a change is unknown."""
         self.known: dict[str, tuple[str, int]] = {}
         """Pairs of (limit as text, its version), by scope or family."""
 
@@ -151,20 +151,21 @@ class Holders:
         self._paused: dict[str, int] = {}
         """Unix ms at which the pause of a scope ends, by scope."""
         self._changed: set[str] = set()
-        """The paused scopes whose limit has changed since the pause began. Redis may have forgotten such a pause when
-        the rate would have been free under the earlier limit."""
+        """The paused scopes whose limit has changed since the pause began. Redis may have forgotten such a pause at the
+        time at which the rate would have been unused again under the earlier limit."""
         self._rates: dict[str, tuple[int, int, int, int, int]] = {}
-        """For each scope with a rate, in whole Unix µs: the theoretical arrival time of the generic cell rate
-        algorithm. Then the limit, the window (ms) and the burst with which it was computed. Then the part of the time
-        below 1 µs, as the numerator of a fraction; the denominator is the limit."""
+        """By scope with a rate, a tuple. First the theoretical arrival time of the generic cell rate algorithm, in
+        whole Unix µs. Then the limit, the window (ms) and the burst with which this time was computed. Last the part of
+        the time below 1 µs, as the numerator of a fraction; the denominator is the limit."""
         self._owed: dict[str, tuple[int, int, int, int, int]] = {}
-        """The use of rates when their limits changed, in the form of ``_rates``, together with what jobs took since.
-        Only :meth:`spent` reads it: the log does not show when Redis counted it again under the new limit."""
+        """By scope with a rate, in the form of ``_rates``: the use of the rate when its limit changed, and what jobs
+        have taken since. Only :meth:`spent` reads this: the log does not show when Redis converted the use to the new
+        limit."""
         self._rates_max = 1_000
 
     def hold(self, task: str | None, held: Sequence[str]) -> None:
-        """Count a new claim as a holder of its scopes. ``held`` are its scopes without those of the queue and the
-        task.
+        """Count a new claim as a holder of its scopes. ``held`` are the claim's scopes, without the scopes of the queue
+        and of the task.
         """
         self.total += 1
         self.tasks[task] += 1
@@ -289,8 +290,8 @@ class Holders:
     ) -> Iterator[str]:
         """Apply a job's failure to its breakers, and yield a sentence for each fault.
 
-        ``scopes`` are the scopes of the job's breakers; None: not known. The limit in force counts; if the log does not
-        show it, the limit in the last claim counts.
+        ``scopes`` are the scopes of the job's breakers; None: not known. The failure is judged by the limit in force.
+        If the log does not show this limit, the limit in the last claim is used.
         """
         if scopes is None:
             self.breakers.doubt(at_ms)
@@ -345,8 +346,9 @@ class Holders:
         return list(self.limits.change(scope, before, now, int(version)))
 
     def _end_pause(self, scope: str, most: int, window_ms: int, burst: int) -> None:
-        """Let all of a rate but one be in use at the end of its pause, as Redis does: jobs then begin one after the
-        other."""
+        """End the pause of a rate. As in Redis, all of the rate's burst except 1 is then in use, so that jobs begin one
+        after the other.
+        """
         ahead_us = (burst - 1) * window_ms * 1000 // max(most, 1)
         empty_until_us = self._paused.pop(scope) * 1000 + ahead_us
         known = self._rates.get(scope)
@@ -365,10 +367,10 @@ class Holders:
         now_us: int,
         ahead_max_us: int | None = None,
     ) -> None:
-        """Add a cost to what is owed since before a change of the limit. What is owed is first counted again under the
-        limit in force, as Redis does. Forget it once it is paid.
+        """Add a cost to the use that a rate has from before a change of its limit (``_owed``). The use is first
+        converted to the limit in force, as in Redis. It is forgotten when time has passed for all of it.
 
-        ``ahead_max_us``: the greatest time by which the rate can be in use beforehand; None: any time.
+        ``ahead_max_us`` is the maximum of this use before the cost is added, as a time in µs; None: no maximum.
         """
         owed = self._owed.pop(scope, None)
         if owed is None or unit_of(scope) is None or owed[0] <= now_us:

@@ -30,11 +30,11 @@ class Signals:
         self.names: dict[str, list[int]] = {}
         """The numbers of the signals that no wait has taken, by name, oldest first."""
         self.keys: dict[str, int] = {}
-        """The number of the last signal with each key."""
+        """By key: the number of the last signal that was sent with the key."""
         self.lost: set[int] = set()
         """The numbers of the signals that Redis has lost for good: no restore could put them back."""
         self.skipped: set[int] = set()
-        """Numbers of signals that the log does not have: a failover took the signals from Redis. They are known
+        """Numbers of signals that the log does not have: a failover took the signals from Redis. The numbers are known
         because a worker has put back a signal with a higher number. The worker may put these signals back, too."""
         self.waits: dict[int, WaitingEntry] = {}
         """The waits and sleeps that are not over, each by its entry's number."""
@@ -66,7 +66,7 @@ class Signals:
         self.sent = max(self.sent, number)
 
     def lose(self, number: int) -> bool:
-        """Note that Redis has lost a signal for good. Its sender may send it again, with a new number.
+        """Note that Redis has lost a signal for good. The sender may send the signal again, with a new number.
 
         Return False if a wait has taken the signal, or if no signal has this number.
         """

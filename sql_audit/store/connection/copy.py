@@ -1,5 +1,5 @@
-"""Makes the text of rows in PostgreSQL's COPY format. The mirror sends this text to COPY, and batches are hashed over
-it.
+"""Makes the text of rows in PostgreSQL's COPY format. The mirror sends this text to COPY, and the hash of a batch is
+computed from this text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Row = Sequence[Any]
 
 
 class Rows(list[Row]):
-    """The rows of one table to write."""
+    """Rows that will be written into one table."""
 
     _text: str | None = None
 
@@ -30,7 +30,9 @@ class EventRows(Rows):
     """Rows of ``job_event`` to write. Their lines of COPY may already be known."""
 
     def __init__(self, rows: Iterable[Row], lines: Sequence[str] | None = None) -> None:
-        """``lines`` are the lines that :func:`plain_line` makes of the rows; None: not known yet."""
+        """Make the list of ``rows``. ``lines`` are the lines that :func:`plain_line` makes of the rows; None: not known
+        yet.
+        """
         super().__init__(rows)
         self._lines = lines
 

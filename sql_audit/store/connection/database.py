@@ -1,7 +1,7 @@
 """The audit database: its address, its connections, its transactions, and the writing of many rows at once.
 
 The connections work behind a pooler such as PgBouncer, which may give a server's connection to other clients after each
-transaction. So each transaction on PostgreSQL makes its own settings, and none outlives it.
+transaction. So each transaction on PostgreSQL makes its own settings, and no setting outlives its transaction.
 
 One process writes at a time. On PostgreSQL, a mirror locks the cursor of its queue. On SQLite, a writer uses BEGIN
 IMMEDIATE and holds a lock file. SQLite before 3.51.3 can damage its write-ahead log if one connection checkpoints while
@@ -128,7 +128,9 @@ class Database:
     """One audit database. It connects at its first use. Several threads may use it."""
 
     def __init__(self, url: str | URL) -> None:
-        """Raise AuditUrlInvalid, or AuditUnavailable if the driver is not installed."""
+        """Prepare the connections; none is opened yet. Raise AuditUrlInvalid if ``url`` is not valid, and
+        AuditUnavailable if the driver is not installed.
+        """
         self.address = normalise(url) if isinstance(url, str) else url
         self.dialect = self.address.get_backend_name()
         self.on_statement: Callable[[str], None] | None = None

@@ -7,11 +7,11 @@ So a database stores its place when it is first mirrored into. On PostgreSQL, th
 database's oid; on SQLite, the file system and the file's inode. (If the role may not read the system identifier, only
 the oid is compared.)
 
-In another place, :func:`check_identity` refuses the database until an operator decides. :func:`fork` makes it a new
-log; :func:`rebind` stores the new place.
+In another place, :func:`check_identity` refuses the database until an operator decides. :func:`fork` makes the database
+a new log; :func:`rebind` stores the new place.
 
-This check cannot detect a copy of a whole server or disk (a physical standby, a snapshot of a virtual machine): it has
-the same place.
+This check cannot detect a copy of a whole server or disk (a physical standby, a snapshot of a virtual machine): such a
+copy has the same place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Interprets the errors of a database's driver.
 
-It finds out whether the content of rows caused an error, and why a SQLite file cannot be opened or written. It also
-shortens messages.
+This module finds out whether the content of rows caused an error, and why a SQLite file cannot be opened or written. It
+also shortens messages.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from sql_audit.errors import AuditError, AuditRefused, AuditUnavailable, PlaceTa
 from sql_audit.store.schema.tables import EVERYDAY_INDEXES, metadata
 
 _OF_SCHEMA: Final = frozenset({"22001", "22P05"})
-"""SQLSTATEs of data exceptions that rows of the mirror cannot cause with the migration's columns and encoding: a text
-is too long for its column, a character is missing in the database's encoding."""
+"""SQLSTATEs of two data exceptions: a text is too long for its column; the database's encoding lacks a character. With
+the migration's columns and encoding, no row of the mirror causes them."""
 _LOCKED: Final = ("SQLITE_BUSY", "SQLITE_LOCKED")
 """Prefixes of the names of SQLite's errors about a lock of another connection."""
 _LOCK_TIMEOUT: Final = "55P03"
@@ -37,14 +37,16 @@ _NOT_YET_SIGNS: Final = (
     "the database system is", "too many clients", "too many connections", "remaining connection slots",
     "no more connections allowed", "terminating connection due to",
 )  # fmt: skip
-"""Parts of the texts of these errors. PgBouncer writes "no more connections allowed", PostgreSQL the others."""
+"""Parts of the messages of the errors in ``_NOT_YET``. PgBouncer writes "no more connections allowed", PostgreSQL the
+others."""
 _PARTITION: Final = re.compile(r"job_event_(?:default|\d{4}_\d\d)")
 
 
 def data_refused(error: BaseException) -> bool:
     """Return whether the database refused rows because of their content, so that another try would fail, too.
 
-    A column, a constraint or a trigger that an operator added does not count: the rows that it refuses are good.
+    Return False if the rows were refused by a column, a constraint or a trigger that an operator added: such rows are
+    good.
     """
     if isinstance(error, PlaceTaken):
         return True

@@ -49,8 +49,8 @@ CURSOR: Final = select(mirror_cursor).where(mirror_cursor.c.queue == bindparam("
 LOCKED_CURSOR: Final = CURSOR.add_columns(
     SCHEMA_VERSION.scalar_subquery().label("schema_version")
 ).with_for_update(skip_locked=True)
-"""Selects and locks a queue's cursor, and selects the version of the schema; no row if another mirror has locked the
-cursor. (On SQLite, the writer has locked the whole database already.)"""
+"""Selects and locks a queue's cursor, and selects the version of the schema. It selects no row if another mirror has
+locked the cursor. (On SQLite, the writer has locked the whole database already.)"""
 
 LOCK_CURSORS: Final = "LOCK TABLE mirror_cursor IN EXCLUSIVE MODE"
 """Waits, on PostgreSQL, until no mirror is within a batch. After that, no mirror can lock a cursor until the
@@ -82,7 +82,7 @@ BIND_CURSOR: Final = (
     .where(mirror_cursor.c.queue == bindparam("the_queue"))
     .values(prefix=bindparam("prefix"), stamp=bindparam("stamp"))
 )
-"""Sets a queue's source. Its cursor must be locked."""
+"""Sets a queue's source. The queue's cursor must be locked."""
 
 RELEASE_CURSOR: Final = (
     mirror_cursor.update()
@@ -92,7 +92,7 @@ RELEASE_CURSOR: Final = (
     .values(stamp=None)
 )
 """Removes a queue's stamp if it is still ``the_stamp``, so that the next Redis that attaches the queue under this
-prefix becomes its source."""
+prefix becomes the queue's source."""
 
 INSERT_BATCH: Final = mirror_batch.insert()
 """Inserts the next batch of the chain."""

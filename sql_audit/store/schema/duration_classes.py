@@ -20,10 +20,10 @@ def _class_of(lasted: str) -> str:
 SPAN: Final = _class_of(_LASTED)
 """An SQL expression: the class of an ended claim by its duration together with the wait before it.
 
-To find the claims that waited or ran at a moment, a query reads a part of the index for each class. It reads the claims
-that ended after the moment by at most the bound of their class: the claims of the class that ended later also began
-after the moment. The bound of each class is ten times the bound of the class before, so a query reads at most about ten
-times as many claims as it finds.
+To find the claims that waited or ran at a moment, a query reads a part of the index for each class. In a class with the
+bound B, it reads only the claims that ended at most B ms after the moment: a claim of this class that ended later also
+began after the moment. The bound of each class is ten times the bound of the class before, so a query reads at most
+about ten times as many claims as it finds.
 """
 
 RAN: Final = _class_of("(ended_at_ms - claimed_at_ms)")

@@ -1,4 +1,4 @@
-"""The views of the pauses of scopes: who or what paused each, and the failures behind the pause of a breaker."""
+"""The views of the pauses of scopes: who or what paused each scope, and the failures behind the pause of a breaker."""
 
 # ruff: noqa: S608 - views are joined from names of this module
 

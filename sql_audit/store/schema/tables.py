@@ -140,8 +140,9 @@ dot. The indexes of pauses have this condition. SQLite would build an index of a
 _AFTER_NAME: Final = """SUBSTR({0}detail, INSTR({0}detail, '"scope":"') + 9)"""
 SCOPE_OF_PAUSE: Final = f"SUBSTR({_AFTER_NAME}, 1, ABS(INSTR({_AFTER_NAME}, '\"') - 1))"
 """An SQL expression for the scope of an event that begins or ends a pause, from the event's detail. The expression has
-a place for the table's name and a dot, and an answer for any text, so no event keeps the mirror from writing. JSON
-quotes the marks in other values. The index ``job_event_pause_scope`` has this expression. See :func:`in_dialect`."""
+a place for the table's name and a dot. It has a value for any text, so no event can stop the mirror. Quotation marks in
+the values of other fields do not mislead it, because JSON escapes them. The index ``job_event_pause_scope`` has this
+expression. See :func:`in_dialect`."""
 
 job_event = _table(
     "job_event",
@@ -197,7 +198,8 @@ job_attempt = _table(
     *_words_check("job_attempt_outcome", "outcome", OUTCOMES),
     sqlite_with_rowid=False,
 )
-"""All claims: the worker, the wait before the claim, its duration, and its outcome (null if it is in force).
+"""All claims: the worker, the wait before the claim, the claim's duration, and its outcome (null if the claim is in
+force).
 
 The key has the fence, not the number of the claim, since the numbers begin at 1 again if a job's id is used a second
 time. ``scopes`` are the claim's scopes with the limits in force, from its event: a JSON array of ``[scope, cap]`` and
@@ -219,8 +221,8 @@ claim_minute = _table(
 """The numbers of ended claims by minute, outcome, queue, task, worker and error type (an empty text if unknown, or if
 there was no error). Queries about all claims read these few rows.
 
-Claims are counted in the transaction in which they end, and again after a loss. A prune does not change this table: it
-still counts the claims of removed jobs.
+Claims are counted in the transaction in which they end, and again after a loss. A prune does not change this table: the
+table still counts the claims of removed jobs.
 """
 
 mirror_cursor = _table(
@@ -235,7 +237,7 @@ mirror_cursor = _table(
 ``anchor`` is the SHA-256 of the last entry, which the next read must find unchanged. ``trim_jobs`` and ``trim_bytes``
 are taken off the backlog when Redis is trimmed after the last batch. ``prefix`` and ``stamp`` are the queue's source:
 the prefix of its keys, and the stamp in its ``meta`` in Redis. If the stamp is null, the next Redis that attaches the
-queue under this prefix becomes its source; if the prefix is null, any Redis may
+queue under this prefix becomes the queue's source; if the prefix is null, any Redis may become the source
 (:mod:`sql_audit.mirror.source_registry`)."""
 
 mirror_epoch = _table(
@@ -266,14 +268,15 @@ mirror_loss = _table(
     Index("mirror_loss_epoch", "queue", "epoch"),
 )
 """The losses of events by Redis, found when ``epoch`` began. A loss can be undone: if Redis is restored to a history
-that has the lost events, it forgets ``epoch`` instead. The view ``orphaned_range`` has only ranges that are lost now.
+that has the lost events, Redis forgets ``epoch`` instead. The view ``orphaned_range`` has only ranges that are lost
+now.
 
-``orphaned``: Redis still knew all entries up to (after_epoch, after_seq); the later ones, up to (upto_epoch, upto_seq),
-are not part of the history that Redis continued. ``events`` is their number of events; ``jobs`` is the number of jobs
-that were folded again without them. ``forgotten``: Redis remembered nothing; ``jobs`` live jobs are lost. ``restated``:
-the baseline that began with ``epoch`` was complete at (upto_epoch, upto_seq) and did not name ``jobs`` jobs that were
-alive before. ``passed``: the number of Redis' entries that could not be mirrored, since the mirror was past their
-numbers; they are in quarantine, as ``conflict``."""
+``orphaned``: Redis still knew all entries up to (after_epoch, after_seq); the later entries, up to (upto_epoch,
+upto_seq), are not part of the history that Redis continued. ``events`` is the number of events in these entries;
+``jobs`` is the number of jobs whose rows were made again without these events. ``forgotten``: Redis remembered nothing;
+``jobs`` live jobs are lost. ``restated``: the baseline that began with ``epoch`` was complete at (upto_epoch, upto_seq)
+and did not name ``jobs`` jobs that were alive before. ``passed``: the number of Redis' entries that could not be
+mirrored, since the mirror was past their numbers; they are in quarantine, as ``conflict``."""
 
 mirror_batch = _table(
     "mirror_batch",
@@ -283,10 +286,10 @@ mirror_batch = _table(
     CheckConstraint("batch > 0", name="mirror_batch_from_one"),
 )
 """The chain of batches. ``digest`` is the SHA-256 of the batch's rows of job_event in the text format of COPY;
-``found`` is the SHA-256 of its rows of mirror_epoch, mirror_loss, quarantine and mirror_prune (without their ids);
-``head`` is the SHA-256 of prev, queue, batch, first, last, entries, events, jobs, bytes, anchor, digest and found,
-joined by spaces. ``jobs`` and ``bytes`` are taken off the backlog when the batch is trimmed; ``anchor`` is the SHA-256
-of its last entry."""
+``found`` is the SHA-256 of the batch's rows of mirror_epoch, mirror_loss, quarantine and mirror_prune (without the
+rows' ids); ``head`` is the SHA-256 of prev, queue, batch, first, last, entries, events, jobs, bytes, anchor, digest and
+found, joined by spaces. ``jobs`` and ``bytes`` are taken off the backlog when the batch is trimmed; ``anchor`` is the
+SHA-256 of the batch's last entry."""
 
 quarantine = _table(
     "quarantine",
@@ -322,11 +325,11 @@ mirror_prune = _table(
 
 ``batch`` is a batch without entries; its hash covers the record. While the last row of a queue is ``begun``, only
 events up to (epoch, seq), the *cut*, and batches and quarantined entries up to ``cut_batch`` may be deleted. ``head``
-is the chain's head at the cut; ``cut_at_ms`` is the time of the last event before it; ``through_entries`` and
+is the chain's head at the cut; ``cut_at_ms`` is the time of the last event before the cut; ``through_entries`` and
 ``through_events`` are the numbers of all entries and events up to the cut, removed ones included; ``rules`` are the
 times for which jobs were kept. A row ``done`` has the numbers of ``jobs`` and ``events`` that the prune removed,
-``kept_events``, the number of events that it left up to the cut, and ``kept_digest``, the SHA-256 of these events and
-of the findings of the batches up to there, in the text format of COPY."""
+``kept_events``, the number of events that the prune left up to the cut, and ``kept_digest``, the SHA-256 of these
+events and of the findings of the batches up to the cut, in the text format of COPY."""
 
 APPEND_ONLY: Final = (
     job_event, mirror_epoch, mirror_batch, quarantine, mirror_loss, mirror_proof, mirror_prune,
@@ -373,7 +376,7 @@ since SQLAlchemy cannot read indexes of expressions from SQLite."""
 
 
 def in_dialect(dialect: str, statement: str) -> str:
-    """Return a statement with the name that PostgreSQL has for INSTR, if that is the dialect."""
+    """Return a statement for a dialect: for PostgreSQL, with PostgreSQL's name for the function INSTR."""
     return statement if dialect == "sqlite" else statement.replace("INSTR(", "STRPOS(")
 
 

@@ -41,7 +41,7 @@ def triggers(dialect: str, table: str) -> tuple[str, ...]:
 def refuse_truncate(table: str) -> str:
     """Return the statement that creates a PostgreSQL trigger against TRUNCATE of ``table``.
 
-    Each partition needs its own: partitions inherit only triggers for rows.
+    Each partition needs its own trigger: partitions inherit only triggers for rows.
     """
     return (
         f"CREATE TRIGGER {table}_no_truncate BEFORE TRUNCATE ON {table} "
