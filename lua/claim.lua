@@ -9,8 +9,8 @@ Uses: call(open_call) claiming(replay decide_claim emit_claim write_claim close_
 Returns: ok HEADER {JOB VALUE}… | epoch. HEADER is NOW NEXT_DUE MORE FENCE in one text: NEXT_DUE is - if nothing is scheduled;
     MORE is 1 if jobs are left that another claim may take, and 2 more if schedules are due (see tick); FENCE is - if
     nothing was claimed. JOB is ID, ID LANE, or
-    ID LANE CLAIM FAILED LOST if the job was claimed before, with - for no lane, and its `base` last if it has one;
-    VALUE is the job's in `jobs`, its JSON last
+    ID LANE CLAIM FAILED LOST if the job was claimed before, with - for no lane; BASE LIFE follow if it has a
+    box, with - for no base. VALUE is the job's in `jobs`, its JSON last
 Invariants: I2, I3, I4, I6, I9, I10
 ]]
 

@@ -10,8 +10,9 @@ that is not overdue holds its name, or if its id is remembered because another j
 `missing`: the same for a job that is alive according to the log; a baseline event first says that Redis did not have
 it.
 
-`remember`: the id of a job that has ended is remembered again until DUE_MS; LINE is its field of `results`. An id that
-is in use, or is remembered, is not changed. There is no event, since no job changes.
+`remember`: the id of a job that has ended is remembered again until DUE_MS; LINE is its field of `results`. SPEC is its
+result, if the log has it: then DUE_MS is the time until which the result is kept. An id that is in use, or is
+remembered, is not changed. There is no event, since no job changes.
 
 `name`: the name of a job that has ended is held again until the instant in its LINE (`stands=until:MS`). A name that
 another job holds is not changed. There is no event either.

@@ -3,16 +3,21 @@ place in line, in another lane if the policy of its task has changed, at once or
 A job whose task or arguments the worker does not know waits, longer each time, for a worker that knows them, and dies
 if no such worker claims it for too long.
 
+A failover may have taken entries that the worker has saved. If the job has no box LIFE, or its box lacks an entry of KNOWS,
+the answer is `behind`, as in park: nothing changes, and the claim stays in force.
+
 Transitions: running -rolled_back-> ready, running -rolled_back-> scheduled, running -died-> dead,
     cancelling -cancelled-> none
 Flags: allow-oom
+Keys: boxes
 Args: slot number:int worker backoff_ms:int backoff_max_ms:int unknown_max:int
-Each: id fence reason error lane delay_ms:int
-Uses: call(open_call close_call now) state(count rank) emit(emit quoted)
+Each: id fence reason error lane delay_ms:int life knows
+Uses: call(open_call close_call now) state(count rank) emit(emit quoted) ripe(is_behind)
     outcomes(end_claims make_ready make_scheduled make_dead write_outcomes)
-Returns: ok {ID ready|scheduled|dead|cancelled|gone|stale}… | epoch. REASON is unknown_task or
+Returns: ok {ID ready|scheduled|dead|behind|cancelled|gone|stale}… | with | epoch. REASON is unknown_task or
     unknown_arguments, or any other word for a plain return; LANE is empty, or the lane to which the job belongs;
-    DELAY_MS is 0, except for a plain return after which the job waits
+    DELAY_MS is 0, except for a plain return after which the job waits; KNOWS are the numbers of the entries that the worker
+    has saved, as in park, or empty
 Invariants: I2, I3, I4 (no failure counted), I6, I9, I10
 ]]
 
@@ -21,7 +26,7 @@ if refusal then
   return refusal
 end
 
-local given_back, died = {}, {}
+local given_back, died, lacks_key = {}, {}, false
 local answer, refusals, cancelled = end_claims(function(i, job)
   local id, fence, reason, failure, lane, delay_ms = each(i)
   local moved, due = 'null'
@@ -47,7 +52,14 @@ local answer, refusals, cancelled = end_claims(function(i, job)
   end
   given_back[#given_back + 1] = '["' .. id .. '","' .. fence .. '",' .. due .. ',"' .. reason .. '",' ..
     count(job, 'unknown') .. ',' .. moved .. ']'
+end, function(i, job)
+  local _, _, _, _, _, _, life, knows = each(i)
+  lacks_key = lacks_key or knows ~= '' and not boxes
+  return knows ~= '' and not lacks_key and (job.life ~= life or is_behind(life, knows))
 end)
+if lacks_key then
+  return {'with', 'durable'}
+end
 
 emit('rolled_back', now, worker, given_back)
 emit('died', now, worker, died)

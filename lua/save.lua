@@ -24,7 +24,7 @@ A record that is not carried out changes nothing.
 Keys: jobs boxes
 Later: backlog_jobs backlog_max_jobs
 Args: slot number:int worker
-Each: id fence life what entry:int name about
+Each: id fence life what entry name about
 Tail: what the step returned, JSON, or ! and why it is not kept; its note is the digest, after + if the log keeps the value, too
 Unread: jobs
 Uses: call(open_call close_call) meta(fact) gate(is_log_shut) saving(decide_saves write_saves)
@@ -32,7 +32,7 @@ Returns: ok {PLACE over|waits|behind|full|conflict|other|gone|stale HAS}… | re
     records from 1. Only records that were not carried out are named, and waits and sleeps that are over. HAS is how many
     entries Redis has; for waits it is until when the entry waits, or `-`; for over it is the entry, or `-` if the entry
     has more than 4,096 bytes or the call was sent again. full: the job has 10,000 entries, or its values have 16 MiB;
-    conflict: the number is another step's; other: the job has a box of another life
+    conflict: the number is another step's, or none; other: the job has a box of another life
 Invariants: I9, I20, I21
 ]]
 

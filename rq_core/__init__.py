@@ -113,9 +113,9 @@ else:
         "protocol.engine.plan": "Patience",
         "protocol.reads.scope_reads": "ScopeStatus",
     }
-    """The public names that are no errors, by module. They are the names that are imported above for type checkers; at
-    run time, each module is imported only when one of its names is used. So a command of the command line, which is in
-    this package, too, imports only the modules that it needs."""
+    """The public names except those of errors, by module. Type checkers see the same names in the imports above. At run
+    time, each module is imported only when one of its names is used. The command line is in this package, too: so each
+    command imports only the modules that it needs."""
 
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -11,10 +11,13 @@ test marked `alone` runs while no other test runs (`tests/kit/quiet.py`).
 
 import asyncio
 import functools
+import gc
 import inspect
+import itertools
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +28,7 @@ import redis.utils
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.kit import leaks, servers, statements
+from tests.kit import leaks, lua_chunks, servers, statements
 from tests.kit.quiet import Room
 from tests.kit.reaper import close_reaper
 from tests.kit.schemas import create_migrated
@@ -45,8 +48,11 @@ sys.dont_write_bytecode = False
 # redis-py reads the metadata of its package, to find its own version, at every connection.
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 statements.share()
+lua_chunks.share()
+leaks.watch_connections()
 
 ENGINES = servers.engines()
+TESTS: Final = Path(__file__).parent
 
 
 def pytest_report_header() -> list[str]:
@@ -56,12 +62,45 @@ def pytest_report_header() -> list[str]:
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     _mark_repetitions(items)
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.function):
             item.fixturenames.insert(0, "_no_leaked_tasks")
+    if hasattr(config, "workerinput"):
+        items.sort(key=_folder)  # All processes list the tests in the same order.
+        _spread(items)
     items.sort(key=_turn)
+
+
+def _spread(items: list[pytest.Item]) -> None:
+    """Distribute the tests of each folder evenly over the run.
+
+    Tests of workers mostly wait, and tests of the log mostly compute. If all processes ran tests of one folder at the
+    same time, they would leave the cores idle, or wait for a core. The tests of a file that share a fixture stay
+    together.
+    """
+    folders = Counter(_folder(item) for item in items)
+    passed: Counter[str] = Counter()
+    places: dict[str, float] = {}
+    for item in items:
+        folder = _folder(item)
+        together = _file(item.nodeid) if _shares_fixture(item) else item.nodeid
+        places.setdefault(together, passed[folder] / folders[folder])
+        places[item.nodeid] = places[together]
+        passed[folder] += 1
+    items.sort(key=lambda item: places[item.nodeid])
+
+
+def _folder(item: pytest.Item) -> str:
+    """Return the folder of a test: ``tests/audit`` for all tests below it."""
+    return "/".join(item.nodeid.split("/")[:2])
+
+
+def _shares_fixture(item: pytest.Item) -> bool:
+    """Return whether a test uses a fixture that exists once for its file."""
+    found = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
+    return any(each[-1].scope == "module" for each in found.values())
 
 
 ON_SECOND_ENGINE: Final = frozenset({"tests/lua/test_remembered.py"})
@@ -94,6 +133,55 @@ def _turn(item: pytest.Item) -> int:
     return 3 if item.nodeid.startswith("tests/unit/") else 2
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest reads the option
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the temporary directories of a run in several processes be in memory. They are removed when the run ends.
+
+    Each commit of an SQLite database waits for the disk, and so does each write of Redis to its append-only file.
+    """
+    options = config.option
+    if hasattr(config, "workerinput") and config.args in (["tests"], [str(TESTS)]):
+        config.args[:] = _folders_from(config.workerinput)
+    if getattr(options, "numprocesses", None) and options.basetemp is None:
+        # Some tests execute programs in their directories.
+        in_memory = servers.memory_runs_programs()
+        options.basetemp = servers.private_directory("temporary", in_memory=in_memory) / "run"
+
+
+def _folders_from(workerinput: dict[str, Any]) -> list[str]:
+    """Return the folders of all tests. Each process of a run begins with another folder.
+
+    In a new checkout, pytest prepares the assertions of each file, and keeps the result for other processes: 12 s of
+    processor time for all files. If all processes began with the same file, each would prepare all files.
+    """
+    folders = sorted(each for each in TESTS.iterdir() if any(each.rglob("test_*.py")))
+    sizes = [sum(file.stat().st_size for file in each.rglob("test_*.py")) for each in folders]
+    share = int(workerinput["workerid"].removeprefix("gw")) / workerinput["workercount"]
+    before = list(itertools.accumulate(sizes, initial=0))
+    first = next(at for at, size in enumerate(before) if size >= share * before[-1])
+    return [str(each) for each in (*folders[first:], *folders[:first])]
+
+
+def pytest_sessionstart() -> None:
+    """Let no garbage be collected while pytest collects tests. Almost all that it makes, it keeps.
+
+    The process that hands out the tests never collects garbage.
+    """
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Let garbage collections skip what exists before the first test, most of it tests.
+
+    pytest itself collects five times at the end of a run.
+    """
+    gc.collect()
+    gc.freeze()
+    # Python's own threshold, 700 new objects, lets collections take a twentieth of the time of the tests.
+    gc.set_threshold(20_000, 20, 20)
+    gc.enable()
+
+
 def pytest_unconfigure() -> None:
     close_reaper()
 
@@ -120,11 +208,15 @@ def _file(nodeid: str) -> str:
 def pytest_xdist_auto_num_workers() -> int | None:
     """Return the number of processes for `-n auto`: one more than the number of cores.
 
-    Tests spend half of their time waiting.
+    Tests spend half of their time waiting. With more processes, some wait for the processor longer than they allow for.
     """
     if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None
     return min(psutil.cpu_count() or 1, 7) + 1
+
+
+IN_ADVANCE: Final = 4
+"""The number of tests that a process has to run at any time, as long as there are more."""
 
 
 class Shares(LoadScopeScheduling):
@@ -132,6 +224,10 @@ class Shares(LoadScopeScheduling):
 
     The files in WHOLE_FILES are exceptions: all tests of such a file run in one process.
     """
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        self._indexes: dict[str, int] = {}
 
     def _split_scope(self, nodeid: str) -> str:
         return file if (file := _file(nodeid)) in WHOLE_FILES else nodeid
@@ -143,6 +239,28 @@ class Shares(LoadScopeScheduling):
         scope = self._split_scope(self.registered_collections[node][item_index])
         if all(self.assigned_work[node][scope].values()):
             del self.assigned_work[node][scope]
+
+    def _reschedule(self, node: Any) -> None:
+        """Give a process some tests in advance.
+
+        A process begins a test only when it has another one after it. If it had no more, it would wait after each test
+        for this process, and this process for a core.
+        """
+        super()._reschedule(node)
+        while (
+            self.workqueue
+            and not node.shutting_down
+            and self._pending_of(self.assigned_work[node]) < IN_ADVANCE
+        ):
+            self._assign_work_unit(node)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        """Send a process its next test. Like xdist's method, but it does not search for the test in the list of all."""
+        scope, unit = self.workqueue.popitem(last=False)
+        self.assigned_work[node][scope] = unit
+        if not self._indexes:
+            self._indexes = {name: index for index, name in enumerate(self.collection or ())}
+        node.send_runtest_some([self._indexes[name] for name, done in unit.items() if not done])
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares:
@@ -276,6 +394,13 @@ def audit_url(request: pytest.FixtureRequest) -> str:
 
 
 # --- Leaks --------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown() -> Generator[None, None, None]:
+    """Check the connections when all fixtures have ended, and with them the event loop of the test."""
+    yield
+    leaks.assert_no_connections_of_closed_loops()
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ def follow(job_id: str, after: int = 0) -> int:
         if chunk.missed:
             print(f"({chunk.missed} chunks were not kept)")
         if chunk.begins_claim and chunk.claim > 1:
-            print(f"(attempt {chunk.claim} begins at its first row)")
+            print(f"(claim {chunk.claim} begins at its first row)")
         print(chunk.text)
         after = chunk.number
     return after

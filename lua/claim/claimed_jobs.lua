@@ -36,11 +36,11 @@ local function open_reply(said)
 end
 
 --- Return a job's word in the reply: its id; its lane, if it has one; and the numbers of its claims, failures and
---- losses, if it was claimed before, with those at its last saved step.
+--- losses, if it was claimed before, with those at its last saved step and the name of its box.
 local function word_of(id, lane, job)
   if job and (job.claim > 1 or job.failed or job.lost) then
     return id .. ' ' .. (lane == '' and '-' or lane) .. ' ' .. job.claim .. ' ' .. (job.failed or 0) .. ' ' .. (job.lost or 0)
-      .. (job.base and ' ' .. job.base or '')
+      .. (job.life and ' ' .. (job.base or '-') .. ' ' .. job.life or '')
   end
   return lane == '' and id or id .. ' ' .. lane
 end

@@ -49,6 +49,7 @@ local next_kind, next_id, next_spec
 local next_job
 local next_head
 local next_seq
+local before_call, behind_call   -- the texts around the digest of the call in the last line that has one; nil: none was met
 
 local function reset()
   if lengths_by then
@@ -60,6 +61,7 @@ local function reset()
   skipped, effort, source, returning, joining, decided = 0, 0, nil, nil, nil, nil
   entries, entry_lines, entry_specs, entry, entries_read = nil, nil, nil, nil, 0
   next_kind, next_id, next_spec, next_head, next_seq, next_job = nil, nil, nil, nil, nil, nil
+  before_call, behind_call = nil, nil
 end
 
 --- Make the patterns of the usual first line of a value, and of the usual state line, of a job that was never claimed.
@@ -72,6 +74,32 @@ local function make_patterns()
     FRESH_LINES[at] = '^ready (task=%S+' .. said .. ') seq=(%d+) since=%d+$'
     FRESH_NAMED[at] = '^ready (task=%S+' .. said .. ' unique=%S+) seq=(%d+) since=%d+$'
   end
+end
+
+--- Return the two texts that the lines of jobs with remembered ids have in common: up to the digest of the call, and
+--- from there up to the place in line. `head` is the text before the place in one of these lines. Return nil if the
+--- line has no such digest.
+local function around_call(head)
+  local _, at = head:find(CALL, 1, true)
+  if not at then
+    return nil, nil
+  end
+  local behind = head:sub(at + CALL_LENGTH + 1) .. ' seq='
+  return behind:byte() == SPACE and 'ready ' .. head:sub(1, at) or nil, behind
+end
+
+--- Return the text before the place in line, and the place, from a line that has these two texts around the digest of
+--- its call, and behind them only its place and `since`; else nil.
+local function place_around(line, beginning, behind)
+  local size = #beginning
+  local digest_end = size + CALL_LENGTH
+  -- The digest has no space, so no field can be hidden in it.
+  if line:find(beginning, 1, true) == 1 and line:find(' ', size + 1, true) == digest_end + 1
+    and line:find(behind, digest_end + 1, true) == digest_end + 1 and #line <= LINE_MAX then
+    local seq = line:match('^(%d+) since=%d+$', digest_end + #behind + 1)
+    return seq and line:sub(STATE_LENGTH, digest_end + #behind - SEQ_LENGTH), seq
+  end
+  return nil, nil
 end
 
 --- Return the text before the place in line, and the place, from a job's line or, without one, from the first line of
@@ -115,6 +143,22 @@ local function fresh_of(priority, line, spec)
   return head, seq, true
 end
 
+--- Return what fresh_of returns for a line. A line is first compared with the last one that had the digest of a call: this
+--- is cheaper than matching patterns.
+local function fresh_alike(priority, line)
+  if before_call then
+    local head, seq = place_around(line, before_call, behind_call)
+    if head then
+      return head, seq
+    end
+  end
+  local head, seq, has_others = fresh_of(priority, line, nil)
+  if has_others then
+    before_call, behind_call = around_call(head)
+  end
+  return head, seq
+end
+
 local function by_age(a, b)
   return count(a, 'seq') < count(b, 'seq')
 end
@@ -127,7 +171,7 @@ end
 
 --- Begin with a priority. Returns false if it has no plain jobs.
 local function open_source(priority)
-  next_kind = nil
+  next_kind, before_call = nil, nil   -- lines of another priority are not alike
   if not FRESH[priority] then
     make_patterns()
   end
@@ -175,7 +219,11 @@ local function read_entry(most)
   end
   local priority = source.priority
   next_job, next_head, next_seq = nil, nil, nil
-  next_head, next_seq = fresh_of(priority, line, spec)
+  if line then
+    next_head, next_seq = fresh_alike(priority, line)
+  else
+    next_head, next_seq = fresh_of(priority, nil, spec)
+  end
   if not next_head then
     next_job = read_line(line or waiting_line(spec))
     if not next_job or next_job.state ~= 'ready' or next_job.lane or rank(next_job) ~= priority then
@@ -268,32 +316,6 @@ local function pass_plain()
   return next_id, next_spec, next_head, next_seq, next_job, line
 end
 
---- Return the two texts that the lines of jobs with remembered ids have in common: up to the digest of the call, and
---- from there up to the place in line. `head` is the text before the place in one of these lines. Return nil if the
---- line has no such digest.
-local function around_call(head)
-  local _, at = head:find(CALL, 1, true)
-  if not at then
-    return nil, nil
-  end
-  local behind = head:sub(at + CALL_LENGTH + 1) .. ' seq='
-  return behind:byte() == SPACE and 'ready ' .. head:sub(1, at) or nil, behind
-end
-
---- Return the text before the place in line, and the place, from a line that has these two texts around the digest of
---- its call, and behind them only its place and `since`; else nil.
-local function place_around(line, beginning, behind)
-  local size = #beginning
-  local digest_end = size + CALL_LENGTH
-  -- The digest has no space, so no field can be hidden in it.
-  if line:find(beginning, 1, true) == 1 and line:find(' ', size + 1, true) == digest_end + 1
-    and line:find(behind, digest_end + 1, true) == digest_end + 1 and #line <= LINE_MAX then
-    local seq = line:match('^(%d+) since=%d+$', digest_end + #behind + 1)
-    return seq and line:sub(STATE_LENGTH, digest_end + #behind - SEQ_LENGTH), seq
-  end
-  return nil, nil
-end
-
 --- Take the plain job that was found, and the jobs after it on the page that were never claimed either. Use this only
 --- in a call in which no other job can come first, since no other source is looked at.
 local function take_run()
@@ -302,7 +324,6 @@ local function take_run()
   local usual = head                  -- most jobs of a run begin alike; comparing the text is cheaper than matching a pattern
   local beginning = head .. ' seq='
   local beginning_of_line = 'ready ' .. beginning
-  local before_call, behind_call
   repeat
     given[id] = true
     local is_last = take(id, spec, '', '', head, seq, nil)
@@ -313,25 +334,20 @@ local function take_run()
       break
     end
     local line = entry_lines[at]
-    head, seq = nil, nil
+    seq = nil
     if not line then
       seq = spec:find(beginning, 1, true) == 1 and spec:match('^%d+', #beginning + 1)
     elseif beginning_of_line and line:find(beginning_of_line, 1, true) == 1 then
       seq = line:match('^(%d+) since=%d+$', #beginning_of_line + 1)
     else
       beginning_of_line = nil   -- lines with names or keys are all different
-      if before_call then
-        head, seq = place_around(line, before_call, behind_call)
-      end
     end
     if seq then
-      head = head or usual
+      head = usual
+    elseif line then
+      head, seq = fresh_alike(priority, line)
     else
-      local has_others
-      head, seq, has_others = fresh_of(priority, line, spec)
-      if has_others and line then
-        before_call, behind_call = around_call(head)
-      end
+      head, seq = fresh_of(priority, nil, spec)
     end
   until not head
   entry, entries_read, next_kind = at, entries_read + at - entry, nil

@@ -90,7 +90,7 @@ local function check_ties(i, kind, digest)
   if (kind.remember or kind.keep) and not results then
     return nil, {'with', 'remembers'}
   elseif kind.remember then
-    digest = want_memory(i, digest)
+    digest = want_memory(i, digest, kind.unclaimed)
   end
   if not digest or kind.unique and not want_name(i, digest) then
     return nil, {'refused', 'arguments', 'digest'}

@@ -3,14 +3,15 @@ job may begin, so the old job expires before the call checks whether a job has t
 duplicate of a job that never runs, until some worker claims.
 
 A job that has failed or lost a worker keeps its id, since it will be dead (see sweep/expiry). A job that was claimed
-and whose id is remembered keeps it as well, since the id stays remembered after its end.
+and whose id is remembered keeps it as well, since the id stays remembered after its end. So does any job
+whose id a record with `unclaimed` asks for (see include/results/idempotency).
 
 The list `overdue_here` has the event's part about each expired job.
 
 Keys: state
 Lists: overdue_here
 Uses: call(now_text now) parts(list_of) state(read_line count) removal(end_job) deadline(is_over) unqueue(unqueue)
-    emit(emit) batch(read_many) idempotency(leave_id)
+    emit(emit) batch(read_many) idempotency(leave_id counts_unclaimed)
 ]]
 
 local lists = {}
@@ -29,7 +30,7 @@ end
 local function expire_overdue(ids, live)
   local asked, records = {}, {}
   for i = 1, #ids do
-    if live[i] then
+    if live[i] and not counts_unclaimed(i) then
       asked[#asked + 1], records[#records + 1] = ids[i], i
     end
   end

@@ -10,8 +10,9 @@ Ties: `expires_in` (ms from now) or `expires_at` (Unix ms): no claim of the job 
 whose job is kept out is not remembered. `window`: the job holds the name for this many ms from now, even after its end.
 `after` and `most`: the job is due `after` ms from now, but at most `most` ms after the first of the jobs that replaced
 one another; it holds its name until its first claim. `remember` (ms from now): the job's id is remembered, see
-include/results/idempotency. `cost` (`tokens:1500,points:3`): how much of each unit a claim of the job takes from the
-rates that count the unit, see include/caps/costs. Each trait in GIVEN, under its name in a state line: it is copied into the job's line and
+include/results/idempotency. `unclaimed` (1, only with `remember`): the job is a duplicate, too, if the outcome of a
+job of its id is kept that left before its first claim. `cost` (`tokens:1500,points:3`): how much of each unit a claim
+of the job takes from the rates that count the unit, see include/caps/costs. Each trait in GIVEN, under its name in a state line: it is copied into the job's line and
 its event. `keep` (ms from the job's end): its result is kept, see include/results/results.
 
 A job that is ready at once, and whose ties have only traits in GIVEN, waits like a plain one: its `head` includes these
@@ -95,7 +96,8 @@ local function kind_from(record)
   if not task or not ready[priority] or type(delay_ms) ~= 'number' or not whole_number(delay_ms) or
     type(detail) ~= 'string' or type(full) ~= 'string' or
     not is_number_or_nil(due_ms) or type(ties) ~= 'table' or
-    not is_number_or_nil(ties.remember) or not is_number_or_nil(ties.expires_in) or not is_number_or_nil(ties.expires_at) or
+    not is_number_or_nil(ties.remember) or not is_number_or_nil(ties.unclaimed) or ties.unclaimed and not ties.remember or
+    not is_number_or_nil(ties.expires_in) or not is_number_or_nil(ties.expires_at) or
     ties.unique ~= nil and not WAYS[ties.unique] or not is_number_or_nil(ties.window) or
     not is_number_or_nil(ties.after) or not is_number_or_nil(ties.most) or (ties.after == nil) ~= (ties.most == nil) or not is_costs_or_nil(ties.cost) then
     return nil
@@ -114,7 +116,7 @@ local function kind_from(record)
     has_line = ties ~= NO_TIES and not behind,
     is_call = ties.remember ~= nil and not (is_due_later or ties.expires_in or ties.expires_at or ties.unique or ties.cost),
     ties = ties ~= NO_TIES, expires_in = ties.expires_in, expires_at = ties.expires_at, unique = ties.unique,
-    window = ties.window, after = ties.after, most = ties.most, remember = ties.remember, keep = ties.keep, cost = ties.cost,
+    window = ties.window, after = ties.after, most = ties.most, remember = ties.remember, unclaimed = ties.unclaimed, keep = ties.keep, cost = ties.cost,
     given = said, given_line = given_line}
 end
 

@@ -15,51 +15,57 @@ Returns: {TEXT…} LAST_ENTRY TOLD_MS
 local found, absent, size = {}, false, 0
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local gone, at_of = {}, {}           -- ids without a line in `state`, and their places
-local lines = #ARGV > 0 and redis.call('HMGET', state, unpack(ARGV)) or {}
+-- First: an id has a job or a line in `results`, never both, and most jobs that clients look at have ended.
+local outcomes = #ARGV > 0 and redis.call('HMGET', results, unpack(ARGV)) or {}
+local left, at_of = {}, {}           -- ids without an outcome, and their places
 for i = 1, #ARGV do
-  local line = lines[i]
-  if not line then
-    gone[#gone + 1], at_of[#at_of + 1] = ARGV[i], i
-  elseif line:sub(1, 5) == 'dead ' then
-    local value = redis.call('HGET', jobs, ARGV[i])
+  if not outcomes[i] then
+    left[#left + 1], at_of[#at_of + 1] = ARGV[i], i
+  end
+end
+local lines = #left > 0 and redis.call('HMGET', state, unpack(left)) or {}
+for k = 1, #left do
+  local i, line = at_of[k], lines[k]
+  if line and line:sub(1, 5) == 'dead ' then
+    local value = redis.call('HGET', jobs, left[k])
     local ends = value and value:sub(1, 6) == 'error=' and value:find('\n', 1, true)
     found[i] = line .. '\n' .. (ends and value:sub(1, ends) or '')
-  else
+  elseif line or redis.call('HEXISTS', jobs, left[k]) == 1 then
     found[i] = ALIVE
+  else
+    found[i], absent = false, true
   end
 end
 local asked, kept_of, place_of = {}, {}, {}   -- ids whose results are read, their lines, and their places
-local outcomes = #gone > 0 and redis.call('HMGET', results, unpack(gone)) or {}
 local until_text, ends, bytes_text   -- of the last line: often the next one has the same
 local bytes = 0
-for k = 1, #outcomes do
-  local i, kept = at_of[k], outcomes[k]
-  -- A plain search for the word costs a tenth of what a pattern costs, which is tried at each place of the line.
-  local until_at = kept and kept:find(' until=', 1, true)
-  local text = until_at and kept:match('^%d+', until_at + 7)
-  if text ~= until_text then
-    until_text, ends = text, text and tonumber(text)
-  end
-  local has_value = kept and kept:find(' bytes=', until_at or 1, true)
-  if not kept and redis.call('HEXISTS', jobs, gone[k]) == 1 then
-    found[i] = ALIVE   -- an id has a job or a line in `results`, never both
-  elseif not kept or not (text or kept:find(' once=', 1, true)) then
-    found[i], absent = false, true
-  elseif not has_value then
-    found[i], absent = kept, absent or kept:find(IN_LOG, 1, true)
-  elseif text and ends <= now then
-    found[i], absent = kept:gsub(' bytes=%d+', ' value=expired'), absent or kept:find(IN_LOG, 1, true)
-  elseif size > BYTES_MAX then
-    found[i] = LATER
-  else
-    text = kept:match('^%d+', has_value + 7)
-    if text ~= bytes_text then
-      bytes_text, bytes = text, tonumber(text) or 0
+for i = 1, #ARGV do
+  local kept = outcomes[i]
+  if kept then
+    -- A plain search for the word costs a tenth of what a pattern costs, which is tried at each place of the line.
+    local until_at = kept:find(' until=', 1, true)
+    local text = until_at and kept:match('^%d+', until_at + 7)
+    if text ~= until_text then
+      until_text, ends = text, text and tonumber(text)
     end
-    size = size + bytes
-    local at = #asked + 1
-    asked[at], kept_of[at], place_of[at] = gone[k], kept, i
+    local has_value = kept:find(' bytes=', until_at or 1, true)
+    if not text and not kept:find(' once=', 1, true) then
+      found[i], absent = false, true
+    elseif not has_value then
+      found[i], absent = kept, absent or kept:find(IN_LOG, 1, true)
+    elseif text and ends <= now then
+      found[i], absent = kept:gsub(' bytes=%d+', ' value=expired'), absent or kept:find(IN_LOG, 1, true)
+    elseif size > BYTES_MAX then
+      found[i] = LATER
+    else
+      text = kept:match('^%d+', has_value + 7)
+      if text ~= bytes_text then
+        bytes_text, bytes = text, tonumber(text) or 0
+      end
+      size = size + bytes
+      local at = #asked + 1
+      asked[at], kept_of[at], place_of[at] = ARGV[i], kept, i
+    end
   end
 end
 local values = #asked > 0 and redis.call('HMGET', returned, unpack(asked)) or {}

@@ -8,7 +8,7 @@ Uses: call(now) parts(run_parts) meta(facts fact set_fact read_now) emit(emit) s
     lane_states(meet_lanes) lane_write(check_lanes write_lanes) line_tail(join_line write_line_tails) removal(end_job)
     name_requeue(is_name_held retake_name) names(holds_name) unqueue(unqueue) deadline(note_deadline)
     due(earliest_due) dead_index(index_dead unindex_dead) wake(wake_needed) batch(call_many) stored_lines(read_lines)
-    baseline_of(baseline_of) results(keep_line) idempotency(read_remembered take_id is_id_remembered)
+    baseline_of(baseline_of) results(keep_line keep_result) idempotency(read_remembered take_id is_id_remembered)
     box(read_header write_header)
 ]]
 
@@ -93,8 +93,8 @@ local function place_again(id, job, due_ms)
   return seq .. ',null'
 end
 
---- Remember the id of a job that has ended again.
-local function remember_again(i, id, due_ms, line, alive)
+--- Remember the id of a job that has ended again. `value` is its result; empty: only the id is remembered.
+local function remember_again(i, id, due_ms, line, value, alive)
   if is_id_remembered(i) then
     return 'known'
   elseif alive and alive.state ~= 'gone' then
@@ -103,7 +103,11 @@ local function remember_again(i, id, due_ms, line, alive)
     return 'gone'
   end
   take_id(i, id)
-  keep_line(id, line, due_ms)
+  if value ~= '' then
+    keep_result(id, line, due_ms, value)
+  else
+    keep_line(id, line, due_ms)
+  end
   seen[id] = {state = 'remembered'}
   return 'remembered'
 end
@@ -196,7 +200,7 @@ local function decide_record(i)
   local id, kind, due_ms, line, detail, spec = each(i)
   local alive = seen[id] or read_line(held[i])
   if kind == 'remember' then
-    return remember_again(i, id, due_ms, line, alive)
+    return remember_again(i, id, due_ms, line, spec, alive)
   elseif kind == 'entry' or kind == 'lost' then
     return keep_entry(id, detail, line, spec, alive, kind == 'lost')
   elseif kind == 'name' then

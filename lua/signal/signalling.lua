@@ -5,7 +5,7 @@ Meta: audit durable
 Later: backlog_bytes backlog_max_bytes
 Args: each each_count column by why value_max
 Unread: jobs ready scheduled
-Uses: call(now now_text) parts(run_parts) meta(facts set_fact) emit(emit) state(read_line write_line count rank)
+Uses: call(now now_text) parts(run_parts) meta(facts set_fact) emit(emit) state(read_line write_line field_in count rank)
     stored_lines(read_lines) lane_states(lane_of) lane_members(put) lane_write(check_lanes write_lanes)
     ready(return_ready) wake(wake_needed) batch(call_many) digits(digits)
     box(read_header write_header entry_field mail_field) ripe(signal_of read_wait look_for_ripe) parking(unpark)
@@ -106,11 +106,29 @@ local function look_again(found)
   return 'woken', '-'
 end
 
+--- Return whether a parent with this line and this box is parked, and waits for other children only. Most signals of
+--- children come to such a parent, so neither its record nor its header is read.
+local function waits_for_others(line, name, life)
+  if line:sub(1, 7) ~= 'parked ' or field_in(line, ' life=') ~= life then
+    return false
+  end
+  for mark in (field_in(line, ' waits=') or ''):gmatch('%d+') do
+    local entry = redis.call('HGET', boxes, life .. '|' .. mark)
+    if entry and entry:find(name, 1, true) == 1 then
+      return false   -- perhaps for this child
+    end
+  end
+  return true
+end
+
 --- Carry a record out. Returns its outcome, and the signal's number.
 local function send(i, line)
   local id, name, key, life, digest, value = each(i)
-  local found = meet(id, line, life)
   local is_of_child = name:find(OF_CHILD)
+  if is_of_child and line and met[id] == nil and waits_for_others(line, name, life) then
+    return 'waits', '-'   -- the parent looks at all its children when it goes on
+  end
+  local found = meet(id, line, life)
   if not found or is_of_child and (found.is_new or found.job.life ~= life) then
     return 'gone', '-'
   end
@@ -120,7 +138,7 @@ local function send(i, line)
   local job = found.job
   local entry = job.state == 'parked' and entry_that_waits(job, name)
   if is_of_child and job.state == 'parked' and not entry then
-    return 'waits', '-'   -- for another child: the parent looks at all its children when it goes on
+    return 'waits', '-'
   end
   local key_field = job.life .. '=' .. key
   local known = key ~= '' and (found.lists[key_field] or redis.call('HGET', boxes, key_field))

@@ -64,7 +64,7 @@ class EditOptions(TypedDict, total=False):
 
 
 class EnqueueOptions(TypedDict, total=False):
-    """The options of an enqueue. In place of an option that is left out, or None, the task's option holds.
+    """The options of an enqueue. If an option is left out or None, the task's option holds.
 
     - ``delay`` is how long the job waits before it is ready, and ``timeout`` how long one attempt may take. Both are in
       seconds, or timedeltas.
@@ -132,8 +132,8 @@ def keep_ms_of(keep_result: bool | Duration) -> int:
 
 
 def _ms_or(others: str, option: str, value: Duration, minimum: float) -> int:
-    """Convert a duration to milliseconds. Raises InvalidOption; ``others`` names further valid values for the message
-    of the error."""
+    """Convert a duration to milliseconds. Raises InvalidOption. The error's message also names ``others``, which are
+    further valid values of the option."""
     try:
         return ms_of(option, value, minimum=minimum)
     except InvalidOption as error:
@@ -177,8 +177,8 @@ class JobOptions:
     idempotency_key: str | None = None
     """A text. The job's id is made from this text and the task's name. None if the id is made in another way."""
     remember_ms: int = 0
-    """Milliseconds after the first call for which the id is remembered. With 0, the id is known only while its job is
-    alive."""
+    """Milliseconds after the first call for which the id is remembered. With 0, Redis knows the id only while the id's
+    job is alive."""
     keep_ms: int = 0
     """Milliseconds for which the result is kept after the job's end; 0 if it is not kept."""
     audit_result: str = DIGEST
@@ -192,7 +192,7 @@ class JobOptions:
         if self.id is not None:
             check_name("job", self.id)
         if check_audit_result(self.audit_result) == FULL and not self.keep_ms:
-            must = "needs keep_result: the log has values only of results that are kept"
+            must = "needs keep_result: only of jobs whose results are kept, the log has results and what steps return"
             raise InvalidOption.of("audit_result", FULL, must)
         ties = ties_of(
             expires_in_ms=self.expires_in_ms,
@@ -304,8 +304,8 @@ class JobOptions:
         return id_of_key(task, self.idempotency_key)
 
     def call_of(self, task: str, arguments: Arguments, values: Mapping[str, Any]) -> str:
-        """Return ``=`` and a digest of the task and the arguments. Redis compares the digests of calls with the same
-        id, and refuses a later call with another digest.
+        """Return a digest of the task and the arguments, as the text ``=DIGEST``. Redis compares the digests of calls
+        with the same id, and refuses a later call with another digest.
 
         Raises ArgumentsInvalid for an argument without a JSON form.
         """

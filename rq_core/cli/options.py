@@ -211,7 +211,10 @@ def showing_causes(*, verbose: bool) -> Iterator[None]:
 
 
 by_option = click.option(
-    "--by", metavar="NAME", help="Who makes the change, for the log; by default your user name."
+    "--by",
+    metavar="NAME",
+    help="Who makes the change, for the log, in 1 to 128 of the characters A-Z a-z 0-9 _ . : -; by default your user"
+    " name.",
 )
 
 

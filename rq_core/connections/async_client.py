@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 
 from rq_core.connections.connection_options import shown_url
@@ -19,7 +19,6 @@ from rq_core.protocol.calls.enqueue import Accepted
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import (
     Call,
-    Lost,
     Patience,
     Pause,
     Plan,
@@ -59,7 +58,7 @@ class AsyncClient:
 
     @property
     def one_slot(self) -> bool:
-        """Return whether one blocking command can wait for only one queue, as in a cluster."""
+        """Return whether a blocking command can wait for one queue only, as in a cluster."""
         return self._transport.one_slot
 
     @property
@@ -96,7 +95,7 @@ class AsyncClient:
         """Carry out a plan, and return its result.
 
         ``reply``: the reply to the plan's first step, if the caller has already carried out this step. ``through``
-        carries out each step instead of ``_carry_out``, which it receives with the step.
+        carries out each step instead of ``_carry_out``: it is called with the step and with ``_carry_out``.
         """
         while True:
             try:
@@ -170,14 +169,25 @@ class AsyncClient:
         return self._transport.pool_of(key)
 
     async def wait_and_carry_out(
-        self, call: Call[T], seconds: float, until: asyncio.Event
-    ) -> tuple[T | RqCoreError, Exception | None]:
-        """Wait for a wake token of the call's queue, and take it. The call is written behind the wait, in one write, so
-        the server carries it out when the wait ends: at a token, or after ``seconds``.
+        self,
+        call: Call[T],
+        seconds: float,
+        until: asyncio.Future[Any],
+        on_token: Callable[[], None] | None = None,
+    ) -> tuple[T | RqCoreError | None, Exception | None]:
+        """Wait for a wake token of the call's queue, and take it. The call is carried out when the wait ends: at a
+        token, or after ``seconds``.
 
-        Return the call's value or an RqCoreError, and the error of the wait or None. Call this only if ``pool_of``
-        knows the queue's server. If ``until`` is set first, the connection is closed, and the call is sent again
-        without a wait, with the arguments that it has then. Like each call that is sent again, it is carried out once.
+        Without ``on_token``, the call is sent together with the wait, and the server carries out the call without
+        another round trip. With ``on_token``, the call is prepared now, and sent as soon as the wait's reply arrives;
+        then ``on_token`` is called.
+
+        Return a pair: the call's value or an RqCoreError, and the error of the wait or None. Use this method only if
+        ``pool_of`` knows the queue's server.
+
+        If ``until`` is done first, the connection is closed. A call that was already sent is then sent again without a
+        wait, with the arguments that the call has at that time. Like each call that is sent again, it is carried out
+        once. A prepared call that was not sent is not carried out: the pair then has None in place of a value.
         """
         delivery, key = self.calls.delivery, queue_keys(call.queue, self.prefix)("wake")
         pool = self.pool_of(key)
@@ -185,9 +195,12 @@ class AsyncClient:
         begun = delivery.begin(call)
         try:
             wait = ["BLPOP", key, max(seconds, 0.001)]
-            replies = await _unless(until, pool.block_before(wait, begun.command, seconds))
-            waited, reply = replies or (None, Lost("the wait was ended"))
+            waited, reply = await pool.block_before(wait, begun.command, seconds, until, on_token)
             error = waited if isinstance(waited, Exception) else None
+            if until.done():
+                error = None
+            if isinstance(reply, Unsent) and on_token is not None:
+                return None, error
             if type(reply) is list and reply[0] == "ok":
                 return call.parse(reply[1:]), error
             if isinstance(reply, ReplyError) and str(reply).startswith(("MOVED", "ASK")):
@@ -205,16 +218,3 @@ class AsyncClient:
         # In one step: other workers that stop, and scripts, also push tokens.
         both = in_one_step([["RPUSH", key, "1"], ["LTRIM", key, 0, 0]])
         await self.run(self.calls.delivery.ask([both]))
-
-
-async def _unless(event: asyncio.Event, answer: Coroutine[Any, Any, T]) -> T | None:
-    """Return the answer, or cancel it and return None once the event is set."""
-    answering = asyncio.create_task(answer)
-    ending = asyncio.create_task(event.wait())
-    try:
-        await asyncio.wait({answering, ending}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        ending.cancel()
-        answering.cancel()
-        await asyncio.wait({answering})
-    return None if answering.cancelled() else answering.result()

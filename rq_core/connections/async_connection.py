@@ -1,8 +1,8 @@
 """One connection of an event loop: sends bytes, and parses replies.
 
 redis-py connects; then this object becomes the connection's asyncio protocol. It parses bytes in the loop's callback,
-and wakes the waiting task once all replies are complete. asyncio's streams would wake the task for each piece. A
-timeout for each exchange would cost as much as the exchange.
+and wakes the waiting task once all replies are complete. asyncio's streams would wake the task for each piece. A timer
+for each exchange would cost as much as the exchange, so a watchdog with one timer finds overdue replies.
 """
 
 from __future__ import annotations
@@ -47,12 +47,17 @@ class AsyncConnection(asyncio.Protocol):
         self._hear: Callable[[Any], None] | None = None
         self.replies: list[Any] = []
         """The replies of the last exchange that have arrived."""
+        self.unwritten = b""
+        """The part of the exchange under way that is written when the first reply arrives. Afterwards it is empty."""
+        self._on_then: Callable[[], None] | None = None
         self._within = 0.0
+        self._later_within = 0.0
+        """Seconds within which each reply after the first must arrive."""
         self._deadline = 0.0
         """Time on the loop's clock from which the next reply is overdue."""
         self._watchdog: asyncio.TimerHandle | None = None
         self._looks_at = 0.0
-        """Time on the loop's clock at which the watchdog fires. It is stored here, since a timer of uvloop that
+        """Time on the loop's clock at which the watchdog fires. The time is stored here, since a timer of uvloop that
         is due at once does not know its time."""
 
     @property
@@ -116,23 +121,30 @@ class AsyncConnection(asyncio.Protocol):
         count: int,
         within: float,
         hear: Callable[[Any], None] | None = None,
+        later_within: float | None = None,
+        then: bytes = b"",
+        on_then: Callable[[], None] | None = None,
     ) -> asyncio.Future[None]:
         """Send ``data``. Return a future that is done once ``replies`` has ``count`` replies; an error reply is a
-        ReplyError.
+        ReplyError. ``then`` is sent as soon as the first reply arrives, without a round of the loop in between;
+        ``on_then`` is called afterwards.
 
         The awaiter resumes in the next round of the loop. ``hear`` is called before that, with the last reply. A caller
         that stops waiting must drop the connection.
 
         The future raises TimeoutError if no reply arrived for ``within`` seconds, EOFError if the server closed the
-        connection, or another OSError.
+        connection, or another OSError. After the first reply, ``later_within`` takes the place of ``within``; None:
+        both are equal.
         """
         assert self._transport is not None
         assert self._answer is None, "an exchange is under way on this connection"
         loop = self._loop
         self.replies = []
         self._missing, self._hear = count, hear
+        self.unwritten, self._on_then = then, on_then
         self._answer = answer = loop.create_future()
         self._within = within
+        self._later_within = within if later_within is None else later_within
         self._deadline = deadline = loop.time() + within
         if self._watchdog is None or self._looks_at > deadline:
             self._watch()
@@ -171,7 +183,19 @@ class AsyncConnection(asyncio.Protocol):
                     self._hear(replies[-1])
                 answer.set_result(None)
         elif len(replies) > came:
-            self._deadline = self._loop.time() + self._within
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Write the data that waits for the first reply. From now on, replies must arrive within ``_later_within``."""
+        if self.unwritten and self._transport is not None:
+            self._transport.write(self.unwritten)
+            self.unwritten = b""
+            if self._on_then is not None:
+                self._on_then()
+        self._within = self._later_within
+        self._deadline = self._loop.time() + self._within
+        if self._looks_at > self._deadline:
+            self._watch()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Fail the exchange under way, if there is one, because the connection has ended."""

@@ -113,8 +113,9 @@ class SlotMap:
         self._stale = True
 
     def any(self) -> Node:
-        """Return one of the primaries in ``sound``. Successive calls return different ones. Call this only once a map
-        is known."""
+        """Return one of the primaries in ``sound``. Successive calls return different primaries. Call this only once a
+        map is known.
+        """
         self._turn += 1
         sound = self.sound()
         return sound[self._turn % len(sound)]
@@ -126,7 +127,7 @@ class SlotMap:
         return [n for n in self._primaries if n not in self._doubted] or self._primaries
 
     def note(self, node: Node, reply: Any) -> None:
-        """Mark a node as doubted or as sound by its reply, or by the exception in the reply's place."""
+        """Mark a node as doubted or as sound, because of the node's reply or of the exception in the reply's place."""
         if isinstance(reply, Lost | Unsent) or says_down(reply):
             self._doubted[node] = self._clock()
             self._stale = True
@@ -220,7 +221,7 @@ ASKING: Final = ("ASKING",)
 _KEYLESS: Final = frozenset({
     "ACL", "CLIENT", "CLUSTER", "CONFIG", "FUNCTION", "INFO", "PING", "SCRIPT", "TIME",
 })  # fmt: skip
-_SCRIPTED: Final = frozenset({"FCALL", "EVALSHA", "EVAL", "EVAL_RO"})
+_SCRIPTED: Final = frozenset({"FCALL", "EVALSHA", "EVALSHA_RO", "EVAL", "EVAL_RO"})
 _EVERYWHERE: Final = frozenset({("FUNCTION", "LOAD"), ("SCRIPT", "LOAD"), ("CONFIG", "GET")})
 """Commands that are sent to every primary that is not doubted."""
 
@@ -299,8 +300,8 @@ class Routing:
         replies.
 
         A command without a key goes to the node of the exchange's other commands, so that TIME reads that node's clock.
-        If no command has a key, it goes to any primary. Commands that load scripts, and CONFIG GET, go to all primaries
-        that are not doubted. The replies to CONFIG GET are joined.
+        If no command of the exchange has a key, the command goes to any primary. Commands that load scripts, and CONFIG
+        GET, go to all primaries that are not doubted. The replies to CONFIG GET are joined.
         """
         trouble = yield from self.map.refresh()
         if trouble is not None:
@@ -337,7 +338,9 @@ class Routing:
     def _send(
         self, todo: list[tuple[_Unit, Node, bool]], results: list[Any]
     ) -> Steps[list[tuple[_Unit, Node, bool]]]:
-        """Send units, and store their replies in ``results``. Return the units that another node must carry out."""
+        """Send units to nodes, and store the replies to their commands in ``results``. Return the units that another
+        node must carry out.
+        """
         commands: dict[Node, list[Command]] = {}
         places = []
         for unit, node, asking in todo:
@@ -397,9 +400,9 @@ class Routing:
     def _all(self, replies: Replies) -> Any:
         """Join the replies of several primaries to one reply.
 
-        The result is an error reply if any primary sent one. Otherwise it is a success if there is one (lists are
-        joined), or Unsent or Lost. A success may hide that a node failed to load a script. A later call to that node
-        then reports the missing script, and the script is loaded.
+        The result is an error reply if any primary sent one. Otherwise the result is a success if any primary sent one
+        (lists are joined). Otherwise it is Unsent or Lost. A success may hide that a node failed to load a script. A
+        later call to that node then reports the missing script, and the script is loaded.
         """
         each = [reply for (reply,) in replies.values()]
         for node, (reply,) in replies.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
@@ -26,7 +27,7 @@ from rq_core.connections.connection_options import source_of
 from rq_core.connections.pool import AsyncPool, Pool
 from rq_core.connections.redis_errors import BROKEN, BROKEN_ASYNC, is_demoted, own_words, unsent
 from rq_core.connections.sentinel import LOOK_EVERY_S
-from rq_core.protocol.engine.plan import Lost, Patience
+from rq_core.protocol.engine.plan import Lost, Patience, Unsent
 
 SOCKET_TIMEOUT_S: Final = 10.0
 """Seconds without a reply after which a connection is closed."""
@@ -37,8 +38,8 @@ ten seconds. A call that the worker sends again is carried out only once."""
 BLOCK_MARGIN_S: Final = 2.0
 """Seconds by which the answer to a blocking command may be late."""
 ROUND_TRIP_S: Final = 0.0001
-"""The estimate of the round trip (seconds) before the first exchange. It is low: a new client takes its server to be
-near until some thirty exchanges were all slower."""
+"""The estimate of the round trip (seconds) before the first exchange. The first estimate is low: a new client treats
+its server as near until some thirty exchanges were all slower."""
 ROUND_TRIP_GROWTH: Final = 1.04
 """Factor by which an exchange can raise the estimate of the round trip."""
 
@@ -81,8 +82,7 @@ class Transport(Protocol):
         """
 
     def new_connection(self, key: str, kind: Callable[[Any], L]) -> L | None:
-        """Return a new connection to the server that has a key. It is not open yet. None: the server is not known
-        yet."""
+        """Return a new connection, not open yet, to the server that has a key. None: the server is not known yet."""
 
     def is_current(self, connection: Connection) -> bool:
         """Return whether a new connection would lead to the server of this connection."""
@@ -246,49 +246,37 @@ class AsyncPoolTransport:
         if patience is None:
             return await self._exchange(commands, meanwhile, self._answer_within)
         seconds = min(self._answer_within, max(SOON_S, patience.unknown))
-        return await self._exchange(commands, meanwhile, seconds, None, patience.unsent)
+        return await self._exchange(commands, meanwhile, seconds, patience.unsent)
 
     async def _exchange(
         self,
         commands: Sequence[Sequence[Any]],
         meanwhile: Meanwhile,
         seconds: float,
-        hear: Hear = None,
         connect_within: float | None = None,
-        *,
-        blocks: bool = False,
     ) -> list[Any]:
-        """Send commands, and return the replies. ``seconds``: the timeout of a reply.
-
-        ``blocks``: whether the command blocks, so that its reply may come late.
-        """
+        """Send commands, and return the replies. ``seconds``: the timeout of a reply."""
+        count = len(commands)
         connection = self._pool.take_idle()
         if connection is None:
             try:
                 connection = await self._pool.take(connect_within)
             except (*BROKEN_ASYNC, redis.RedisError) as error:
-                return [unsent(error)] * len(commands)
-        count = len(commands)
+                return [unsent(error)] * count
         try:
-            answer = connection.ask(_packed(commands), count, seconds, hear)
-            sent = 0.0 if blocks else time.perf_counter()
+            answer = connection.ask(_packed(commands), count, seconds)
+            sent = time.perf_counter()
             if meanwhile is not None:
                 meanwhile()
-            if blocks and self._pool.sentinels is not None:
-                await self._watched(connection, answer)
             await answer
-            if not blocks:
-                took = time.perf_counter() - sent
-                self.round_trip = min(took, self.round_trip * ROUND_TRIP_GROWTH)
+            self._note_round_trip(time.perf_counter() - sent)
             replies = connection.replies
             if is_demoted(replies):
                 await connection.drop()
                 await self._distrust()
         except BROKEN_ASYNC as error:
-            replies = connection.replies
-            await connection.drop()
+            replies = await self._replies_before(error, connection, count)
             await self._distrust()
-            replies += [Lost(own_words(error))] * (count - len(replies))
         except BaseException:
             await connection.drop()
             raise
@@ -298,28 +286,111 @@ class AsyncPoolTransport:
             self._pool.give_back(connection)
         return replies
 
+    def _note_round_trip(self, seconds: float) -> None:
+        self.round_trip = min(seconds, self.round_trip * ROUND_TRIP_GROWTH)
+
+    async def _wait(
+        self,
+        commands: Sequence[Sequence[Any]],
+        seconds: float,
+        hear: Hear = None,
+        then: Sequence[Any] | None = None,
+        on_then: Callable[[], None] | None = None,
+        until: asyncio.Future[Any] | None = None,
+    ) -> list[Any]:
+        """Send a command that blocks for up to ``seconds``, and other commands behind it. Return the replies.
+
+        ``then`` is a command that is sent as soon as the first reply arrives; ``on_then`` is called afterwards. When
+        ``until`` is done, the connection is closed, and no reply is awaited any more.
+        """
+        written: list[float] = []
+
+        def note_write() -> None:
+            written.append(time.perf_counter())
+            if on_then is not None:
+                on_then()
+
+        count = len(commands) + (then is not None)
+        try:
+            connection = self._pool.take_idle() or await self._pool.take(None)
+        except (*BROKEN_ASYNC, redis.RedisError) as error:
+            return [unsent(error)] * count
+        end: Callable[[asyncio.Future[Any]], None] | None = None
+        try:
+            data = _packed(commands), count, seconds + BLOCK_MARGIN_S
+            # A call behind a wait has the time of each other call, once the wait is over.
+            after = b"" if then is None else _packed((then,))
+            answer = connection.ask(*data, hear, self._answer_within, after, note_write)
+            if until is not None:
+                end = functools.partial(_end_wait, answer)
+                until.add_done_callback(end)
+            if self._pool.sentinels is not None:
+                await self._watched(connection, answer)
+            await answer
+            if written:
+                self._note_round_trip(time.perf_counter() - written[0])
+            replies = connection.replies
+            if is_demoted(replies):
+                await connection.drop()
+                await self._distrust()
+        except BROKEN_ASYNC as error:
+            replies = await self._replies_before(error, connection, count)
+            if until is None or not until.done():
+                await self._distrust()
+        except BaseException:
+            await connection.drop()
+            raise
+        finally:
+            if until is not None and end is not None:
+                until.remove_done_callback(end)
+            if not self._pool.keeps:
+                await connection.drop()
+            self._pool.give_back(connection)
+        return replies
+
+    async def _replies_before(
+        self, error: Exception, connection: AsyncConnection, count: int
+    ) -> list[Any]:
+        """Close a broken connection. Return ``count`` replies: the replies that arrived before the error, and the error
+        in the place of each other reply.
+        """
+        replies, unwritten = connection.replies, connection.unwritten
+        await connection.drop()
+        replies += [Lost(own_words(error))] * (count - len(replies))
+        if unwritten:
+            replies[-1] = Unsent(own_words(error))
+        return replies
+
     async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
         """Send a blocking command that answers within ``seconds``. Return the reply, or raise its error.
 
         ``hear`` is called with the reply, or its ReplyError, one round of the event loop before the caller resumes.
         """
-        within = seconds + BLOCK_MARGIN_S
-        return _or_raise(await self._exchange([command], None, within, hear, blocks=True))
+        return _or_raise(await self._wait([command], seconds, hear))
 
     def pool_of(self, key: str) -> AsyncPoolTransport | None:  # noqa: ARG002 - all are in one place
         """Return this transport."""
         return self
 
     async def block_before(
-        self, command: Sequence[Any], call: Sequence[Any], seconds: float
+        self,
+        command: Sequence[Any],
+        call: Sequence[Any],
+        seconds: float,
+        until: asyncio.Future[Any],
+        on_token: Callable[[], None] | None,
     ) -> list[Any]:
-        """Send a blocking command that answers within ``seconds``, and a call behind it, in one write. The server
-        carries out the call when the wait ends.
+        """Send a blocking command that answers within ``seconds``, and a call behind it.
 
-        Return both replies. An error reply or a missing reply is an exception in the list.
+        Without ``on_token``, both are written at once, and the server carries out the call when the wait ends.
+        Otherwise the call is written as soon as the reply to the blocking command arrives, and ``on_token`` is called.
+
+        Return both replies. An error reply or a missing reply is an exception in the list. Once ``until`` is done, the
+        connection is closed, and replies that have not arrived are missing.
         """
-        within = seconds + BLOCK_MARGIN_S
-        return await self._exchange([command, call], None, within, blocks=True)
+        if on_token is None:
+            return await self._wait([command, call], seconds, until=until)
+        return await self._wait([command], seconds, None, call, on_token, until)
 
     async def _watched(self, connection: AsyncConnection, answer: asyncio.Future[None]) -> None:
         """Wait for the reply to a blocking command.
@@ -343,6 +414,11 @@ class AsyncPoolTransport:
     async def close(self) -> None:
         """Close all connections."""
         await self._pool.disconnect()
+
+
+def _end_wait(answer: asyncio.Future[None], _: asyncio.Future[Any]) -> None:
+    if not answer.done():
+        answer.set_exception(EOFError("the wait was ended on this side"))
 
 
 def _or_raise(replies: list[Any]) -> Any:

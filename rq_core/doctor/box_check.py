@@ -1,11 +1,11 @@
-"""Derives the expected members of the key ``boxes`` from the entries and signals that it has."""
+"""Derives the expected members of the key ``boxes`` from the entries and signals that this key has."""
 
 from __future__ import annotations
 
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Final
 
 from rq_core.model.durable.boxes import (
@@ -31,8 +31,8 @@ def is_box_lost(header: str | None, entries: int) -> bool:
 
 
 def members_of_boxes(found: Mapping[str, str], owners: Mapping[str, str]) -> Iterator[Member]:
-    """Yield the expected members of the key ``boxes``. ``found``: its members. ``owners``: life (id) of a box → id of
-    its job.
+    """Yield the expected members of the key ``boxes``. ``found``: the members that the key has. ``owners``: life (id)
+    of a box → id of the box's job.
 
     A box without a job keeps its members until claims have emptied it.
     """
@@ -67,15 +67,41 @@ def lives_of(found: Mapping[str, str]) -> set[str]:
     return set(map(life_of, found))
 
 
+def boxes_astray(
+    found: Mapping[str, str],
+    owners: Mapping[str, str],
+    alive: Mapping[str, str | None],
+    unread: Container[str],
+) -> Iterator[tuple[str, str]]:
+    """Yield (life, id of the job) for each box without an owner that may still be a job's box.
+
+    A box has an owner if it is in ``owners`` (life of a box → id of its job). The job of a box without an owner is
+    alive according to the log (``alive``: id → life of its box), or the job's state in Redis is unknown (``unread``),
+    or the job's own box is lost: then a client may have moved that box.
+    """
+    lives = {life: job_id for job_id, life in alive.items() if life is not None}
+    lost = {
+        job_id
+        for life, job_id in owners.items()
+        if is_box_lost(found.get(life), count_entries(found, life))
+    }
+    for life in lives_of(found) - owners.keys():
+        header = header_in(found.get(life))
+        if life in lives:
+            yield life, lives[life]
+        elif header is not None and (header.job_id in unread or header.job_id in lost):
+            yield life, header.job_id
+
+
 def count_entries(found: Mapping[str, str], life: str) -> int:
     """Return how many of a box's entries 1, 2, 3… are there without a gap."""
     return next(n for n in itertools.count() if f"{life}|{n + 1}" not in found)
 
 
 def _signals(found: Mapping[str, str], members: set[str], life: str) -> dict[int, str]:
-    """Return the members that are the signals 1, 2, 3… of a box before the first missing number, by number.
+    """Return number → member, for the signals 1, 2, 3… of a box that come before the first gap in the numbers.
 
-    Below a signal that a worker has put back, numbers may be missing: a failover has taken these signals from Redis.
+    A gap below a signal that a worker has put back does not count: a failover has taken the missing signals from Redis.
     """
     head = f"{life}>"
     rests = (name.removeprefix(head) for name in members if name.startswith(head))
@@ -89,7 +115,8 @@ def _signals(found: Mapping[str, str], members: set[str], life: str) -> dict[int
 def _is_put_back(text: str) -> bool:
     """Return whether a worker has put a signal back, after a failover had taken it from Redis.
 
-    A text of digits is a list of one signal: the name of the signal has only digits, too.
+    A text of only digits is not a signal. It is the list of the one signal that waits under some name, and this name
+    has only digits, too.
     """
     signal = signal_in(text)
     return signal is not None and signal.at_ms is None and _NUMBER.fullmatch(text) is None

@@ -19,7 +19,7 @@ from rq_core.model.lib.text import counted
 from rq_core.model.limits.breakers import is_breaker
 from rq_core.model.limits.scopes import is_rate
 from rq_core.model.showing.shown import id_in_field
-from rq_core.model.unique_names import is_name_field, name_field, read_holder
+from rq_core.model.unique_names import is_name_field, name_field, name_in, read_holder
 
 Owner = tuple[str, str]
 """The thing that a member of an index belongs to, as (kind, name): a job, a lane, a call slot, a rate, a field of
@@ -46,7 +46,8 @@ _OWNERS: Final = {
     "meta": "fact", "results": "id", "kept": "id", "returned": "id", "rates": "rate", "fair": "key",
     "ticks": "schedule",
 }  # fmt: skip
-"""Key → kind of the owner of its members; the members of other keys belong to jobs."""
+"""Key → kind of the owner of the key's members. ``owner_of`` treats some keys by itself; members of all others belong
+to jobs."""
 
 
 def owner_of(key: str, member: str) -> Owner:
@@ -78,7 +79,7 @@ def owner_of(key: str, member: str) -> Owner:
 
 
 def edits_by_owner(image: Image) -> dict[Owner, list[Edit]]:
-    """Return owner → edits, which correct the owner's members of the indexes."""
+    """Return owner → the edits that correct the owner's members of the indexes."""
     found: dict[Owner, list[Edit]] = defaultdict(list)
     unknown = set(_unknown(image))
     for key, wanted in image.indexes.items():
@@ -112,8 +113,9 @@ def _compare(key: str, member: str, actual: Any, want: Want) -> Edit | None:
     if isinstance(want, AnyValue):
         is_lost = actual is None and want.fresh is not None
         is_late = actual is not None and want.most is not None and actual > want.most
+        is_early = actual is not None and want.least is not None and actual < want.least
         edit = Edit(key, member, as_text(actual), str(want.fresh))
-        return edit if is_lost or is_late else None
+        return edit if is_lost or is_late or is_early else None
     return None if actual == want else Edit(key, member, as_text(actual), str(want))
 
 
@@ -203,14 +205,22 @@ def _jobs_of_box(image: Image, life: str) -> Iterator[str]:
     yield from dict.fromkeys([*named, *([header.job_id] if header else [])])
 
 
+def _job_of_box(image: Image, life: str) -> str | None:
+    """Return the job of a box: the one whose line names the box, or else the one in the box's header."""
+    header = header_in(image.view.snapshot["boxes"].get(life))
+    return image.box_owners.get(life) or (header and header.job_id)
+
+
 def _holders(view: View, field: str, edits: Iterable[Edit]) -> list[tuple[str, str]]:
-    """Return (key, member) of the state lines of the jobs that hold a name: by `slots`, or once the edits are made."""
+    """Return (key, member) of the state line of each job that holds a name now, according to `slots`, or will hold the
+    name after the edits."""
     values = [view.snapshot["slots"].get(field, ""), *(e.value for e in edits if e.key == "slots")]
     return [("line", read_holder(value).job_id) for value in dict.fromkeys(values) if value]
 
 
 def index_findings(image: Image, differing: Mapping[Owner, list[Edit]]) -> Iterator[Finding]:
     """Yield one finding for each owner with differences."""
+    doubts = _doubts(image) if any(kind == "name" for kind, _ in differing) else {}
     for owner, edits in differing.items():
         kind, name = owner
         faults = image.box_faults.get(name) if kind == "box" else None
@@ -218,13 +228,26 @@ def index_findings(image: Image, differing: Mapping[Owner, list[Edit]]) -> Itera
             yield box_finding(image, faults, edits)
             continue
         says = "; ".join([*_reasons(image, owner, edits), *(_says(image, name, e) for e in edits)])
+        if (why := doubts.get(owner)) is not None:
+            says = f"{says}; {why}"
+            edits = [edit._replace(value=edit.was) for edit in edits]  # noqa: PLW2901
         yield Finding(
             Kind.INDEX,
             f"{_subject(image, owner)}: {says}",
-            name if kind == "job" else None,
+            name if kind == "job" else _job_of_box(image, name) if kind == "box" else None,
             guarded(image, owner, edits),
             owner,
         )
+
+
+def _doubts(image: Image) -> dict[Owner, str]:
+    """Return the reasons why the log must not correct the times until which names are held, by the name's owner."""
+    slots, instants = image.view.snapshot["slots"], image.instants
+    holders = {field: read_holder(slots[field]).job_id for field in instants}
+    whys = image.view.log.distrust_ends(
+        {i: instants[field] is None for field, i in holders.items()}
+    )
+    return {("name", name_in(field)): whys[i] for field, i in holders.items() if i in whys}
 
 
 def box_finding(image: Image, faults: BoxFaults, edits: Iterable[Edit]) -> Finding:
@@ -258,6 +281,8 @@ def _subject(image: Image, owner: Owner) -> str:
         return f"job {name} is {job.state}{in_lane}" if job else f"there is no job {name!r}"
     if kind == "lane":
         return f"lane {name}, where {counted(len(image.lanes.get(name, ())), 'job waits', 'jobs wait')}"
+    if kind == "box" and (job_id := _job_of_box(image, name)) is not None:
+        return f"box {name!r} of job {job_id}"
     return f"{kind} {name!r}" + (f" ({_FACTS[name]})" if kind == "fact" else "")
 
 

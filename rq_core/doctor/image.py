@@ -1,4 +1,4 @@
-"""The indexes that a queue must have. They are derived from its state lines, limits, slots and log."""
+"""The indexes that a queue must have. They are derived from the queue's state lines, limits, slots and log."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from rq_core.doctor.box_check import lives_of, members_of_boxes
+from rq_core.doctor.box_check import boxes_astray, lives_of, members_of_boxes
 from rq_core.doctor.box_faults import BoxFaults, box_faults, corrected, trusted_faults
 from rq_core.doctor.lane_positions import Place, fair_key, kept_waiting, opened, places
 from rq_core.doctor.line_check import line_by
 from rq_core.doctor.lost_signals import LostSignals, lost_signals, trusted_signals
 from rq_core.doctor.rate_check import kept_rates, latest_resumes
-from rq_core.doctor.result_check import Remembered, remembered
+from rq_core.doctor.result_check import KeptResults, kept_results
 from rq_core.doctor.shown_check import shown_members
-from rq_core.doctor.snapshot import View
+from rq_core.doctor.snapshot import UNKNOWN, View
 from rq_core.model.durable.boxes import life_of
 from rq_core.model.idempotency import load_of
 from rq_core.model.lib.text import bytes_of
@@ -42,15 +42,15 @@ INDEXES: Final = (
     *("rates", "fair", "scheduled", "leases", "parked", "dead", "expiring", "slots", "results"),
     *("returned", "kept", "ticks", "boxes", "shown", "meta"),
 )
-"""The keys with derived members. The members of `jobs` and `state` are not derived completely: in `jobs`, each job must
-have a member; in `state`, only lines that are lost or wrong are derived."""
+"""The keys with derived members. Two keys are not derived completely. For `jobs`, only the ids that may have a member
+are derived, without a value. For `state`, only lines that are lost or wrong are derived."""
 
 MOVED_ON_MS: Final = 60_000
 """Maximum number of milliseconds by which a claim or a worker postpones the due time of a schedule."""
 
 
 class AnyValue(NamedTuple):
-    """Expects any value up to ``most``. ``fresh`` replaces a missing or a higher value.
+    """Expects any value from ``least`` to ``most``. ``fresh`` replaces any other value, and a missing one.
 
     If ``fresh`` begins with `+`, it is a number of milliseconds after the server's time.
     """
@@ -58,6 +58,7 @@ class AnyValue(NamedTuple):
     fresh: str | None
     """The replacement; None: it cannot be derived."""
     most: float | None = None
+    least: float | None = None
 
 
 class AtLeast(NamedTuple):
@@ -70,8 +71,6 @@ class AtLeast(NamedTuple):
 Want = str | int | AnyValue | AtLeast
 ANY: Final = AnyValue(None)
 """Expects any value; the value may also be missing."""
-UNKNOWN: Final = -1
-"""Represents a time that the log does not have."""
 
 
 def place_in_line(job: StoredJob) -> int:
@@ -109,7 +108,7 @@ class Image:
 
     @cached_property
     def kept_waiting(self) -> dict[str, str]:
-        """Lane → scope, for blocked lanes whose scope has room, but which no event would open."""
+        """Blocked lane → the scope that blocks it, if this scope has room and no event would open the lane."""
         if self.view.is_fuzzy:
             return {}
         claimed = self.in_state(*CLAIMED_STATES)
@@ -118,7 +117,7 @@ class Image:
 
     @cached_property
     def places(self) -> dict[str, Place]:
-        """Lane → the position that it should have."""
+        """Lane → the position that the lane should have."""
         reopened = {lane: self._opened(lane) for lane in self.kept_waiting}
         return self._settled | reopened
 
@@ -130,9 +129,9 @@ class Image:
         return opened(self.view, lane, self.lanes[lane][0][0])
 
     @cached_property
-    def remembered(self) -> list[Remembered]:
+    def kept(self) -> KeptResults:
         """The expected members of ``results`` and ``returned``, for ids whose jobs have ended."""
-        return list(remembered(self.view, self.jobs))
+        return kept_results(self.view, self.jobs)
 
     @cached_property
     def box_owners(self) -> dict[str, str]:
@@ -159,15 +158,22 @@ class Image:
         return corrected(self.view.snapshot["boxes"], self.lost_signals, self.box_faults.values())
 
     @cached_property
-    def instants(self) -> dict[str, int | None]:
-        """Field of `slots` → the time (Unix ms) according to the log until which the name is held; None: no job can
-        have taken the name.
+    def boxes_astray(self) -> dict[str, str]:
+        """Life (id) of a box that no state line names, and that stays → id of the job to which it may belong."""
+        view, log = self.view, self.view.log
+        alive = {i: r.life for i, r in log.records.items() if r.state and i not in self.jobs}
+        unread = alive.keys() | view.untold.keys() | view.unreadable.keys() | log.doubtful
+        return dict(boxes_astray(self.boxes, self.box_owners, alive, unread - self.jobs.keys()))
 
-        Only the fields whose time in Redis differs are included.
+    @cached_property
+    def instants(self) -> dict[str, int | None]:
+        """Field of `slots` that holds a name → the time (Unix ms) until which, according to the log, the name is held.
+
+        None: no job can have taken the name. Only fields that have another time in Redis are included.
         """
         found = {}
         for field, holder in until_instants(self.view.snapshot["slots"]).items():
-            at_ms = _instant_by(self.view, name_in(field), holder.job_id)
+            at_ms = self.view.instant_by(name_in(field), holder.job_id)
             if at_ms not in (UNKNOWN, holder.until_ms):
                 found[field] = at_ms
         return found
@@ -199,7 +205,7 @@ class Image:
 
 
 def _with_lines(jobs: dict[str, StoredJob], lines: Mapping[str, str]) -> dict[str, StoredJob]:
-    """Return ``jobs``. The jobs in ``lines`` (id → state line) are parsed from these lines."""
+    """Return ``jobs`` with the jobs in ``lines`` (id → state line) added or replaced, parsed from these lines."""
     return jobs | {i: read_job(i, line) for i, line in lines.items()} if lines else jobs
 
 
@@ -253,7 +259,7 @@ def _of_job(job_id: str, job: StoredJob, view: View) -> Iterator[Entry]:
     elif job.state is State.DEAD:
         since = int(job.fields["since"])
         yield "dead", job_id, since
-        yield "expiring", f"dead|{job_id}", AnyValue(str(since + view.fact("dead_retention_ms")))
+        yield "expiring", f"dead|{job_id}", _end_of_retention(since, view)
     elif job.state in CLAIMED_STATES:
         if "expires" in job.fields:
             yield "expiring", f"job|{job_id}", ANY
@@ -264,6 +270,18 @@ def _of_job(job_id: str, job: StoredJob, view: View) -> Iterator[Entry]:
         yield LISTS[job.rank], job_id, AnyValue(str(place_in_line(job)))
     else:
         yield "waiting", f"{job.lane}|{place_in_line(job):016}|{job_id}", 0
+
+
+def _end_of_retention(since_ms: int, view: View) -> AnyValue:
+    """Return the time (Unix ms) at which a dead job should be pruned.
+
+    Other times are right, too, because the retention may have been different when the job died. If the log shows the
+    shortest retention that ever was in force, a time before the end of this retention is wrong.
+    """
+    log, retention_ms = view.log, view.fact("dead_retention_ms")
+    is_known = log.since is not None and log.retention_min_ms is not None
+    least_ms = since_ms + min(log.retention_min_ms or 0, retention_ms) if is_known else None
+    return AnyValue(str(since_ms + retention_ms), least=least_ms)
 
 
 def _holds_name(job: StoredJob) -> bool:
@@ -297,11 +315,12 @@ def _of_slot(image: Image, name: str, kept: str) -> Iterator[Entry]:
 
 
 def _ticks(view: View) -> Iterator[Entry]:
-    """Yield the due time of each schedule that is on. Also yield the earliest of them: claims then look for schedules.
+    """Yield the due time of each schedule that is on. Also yield the earliest of these times, at which claims look for
+    due schedules.
 
     Each actual time may be later: up to a minute after the due time, or after now if the schedule is overdue. Scripts
-    postpone the due time of a schedule that a worker has, or whose instants a worker cannot compute. Once a worker
-    knows of due schedules, scripts also postpone the earliest time.
+    postpone the due time of a schedule that was given to a worker, or whose instants a worker cannot compute. Once a
+    worker knows of due schedules, scripts also postpone the earliest time.
     """
     due, at = [], view.latest_ms
 
@@ -319,37 +338,27 @@ def _ticks(view: View) -> Iterator[Entry]:
         yield "meta", "schedules", "1"
 
 
-def _instant_by(view: View, name: str, job_id: str) -> int | None:
-    """Return the time (Unix ms) until which a name is held according to the log.
-
-    None: no job can have taken the name. UNKNOWN: the log does not show the time. The log shows the time only under two
-    conditions: the last job of the holder's id took this name, and no later entry is missing.
-    """
-    if not view.has_heard_of(job_id):
-        return None
-    record = view.log.records[job_id] if job_id in view.log.began else None
-    if record is None or record.unique_name != name:
-        return UNKNOWN
-    with suppress(ValueError):
-        stands = read_stands(record.name_stands)
-        if stands.how == "until" and stands.at_ms is not None:
-            return stands.at_ms
-    return UNKNOWN
-
-
 def _results(image: Image) -> Iterator[Entry]:
     """Yield the members of `results`, `returned` and `kept` for ids whose jobs have ended."""
-    for kept in image.remembered:
+    for kept in image.kept.remembered:
         if kept.value is not None:
             yield "returned", kept.id, kept.value
         yield "results", kept.id, kept.line
         until = kept.met_ms
         yield "kept", kept.id, ANY if until is None else AtLeast(until)
+    lines = image.view.snapshot["results"]
+    for job_id in (*image.kept.untold, *(image.kept.doubts.keys() - lines.keys())):
+        yield from (("returned", job_id, ANY), ("kept", job_id, ANY))
+        if job_id in lines:
+            yield "results", job_id, ANY
 
 
 def _boxes(image: Image) -> Iterator[Entry]:
     """Yield the expected members of boxes. A box without a job is marked as due, so that claims empty it."""
-    found, owners, faults = image.boxes, image.box_owners, image.box_faults
+    owners, faults, astray = image.box_owners, image.box_faults, image.boxes_astray
+    found = {name: text for name, text in image.boxes.items() if life_of(name) not in astray}
+    yield from (("boxes", name, ANY) for name in image.boxes.keys() - found.keys())
+    yield from (("expiring", f"box|{life}", ANY) for life in astray)
     known = {member for each in faults.values() if each.is_mendable for member in each.members}
     left = {life for life, each in faults.items() if each.says and not each.is_mendable}
     left |= {each.life for each in image.lost_signals if each.distrusted}
@@ -390,9 +399,10 @@ def _rates(view: View) -> Iterator[Entry]:
 
 
 def _turns(image: Image) -> Iterator[Entry]:
-    """Yield the members of `fair`: key of a fair queue → its virtual finish time.
+    """Yield the members of `fair`: value of the scope ``fair`` → the least virtual finish time of this value.
 
-    The finish time is the latest tag of the key's lanes, if this tag is later than the queue's virtual clock.
+    This is the highest ``Place.tag`` of the value's lanes. A value is left out if no tag of its lanes is later than the
+    queue's virtual clock.
     """
     view = image.view
     if view.fact("fair") and not view.is_fuzzy:
@@ -415,7 +425,7 @@ def _facts(image: Image) -> Iterator[Entry]:
     entries = sum(len(snapshot[key]) for key in LISTS)
     nowhere = entries - len(listed & ready.items())
     # The numbers of a line that the repair changes are recomputed afterwards.
-    lines = [snapshot["results"][each.id] for each in image.remembered]
+    lines = [snapshot["results"].get(each.id, "") for each in image.kept.remembered]
     sums = {
         "tombstones": nowhere,
         "results_bytes": sum(len(bytes_of(line)) for line in lines),

@@ -19,10 +19,12 @@ from rq_core.model.state_line import (
 from rq_core.model.table.fields import BY_LINE, FieldKind
 
 PUT_BACK: Final = frozenset(
-    {"unique", "stands", "expires", "due", "priority", "seq", "life", "base", "waits"}
-)
-"""The fields that are restored from the log: indexes or boxes depend on them, and only scripts change them. Any other
-field keeps its value, and the change is logged."""
+    {
+        "unique", "stands", "expires", "due", "priority", "seq", "life", "base", "waits", "attempts", "losses",
+    }
+)  # fmt: skip
+"""The fields that are restored from the log: indexes, boxes or the job's JSON must agree with them, and only scripts
+change them. Any other field keeps its value in Redis, and the repair logs this value."""
 
 
 _ALL: Final = tuple(
@@ -64,8 +66,8 @@ def line_by(
       job's line gets the claim's fields instead.
     - The job has no field in the key ``state`` (``in_state`` is false), and its line differs from the log.
 
-    ``boxes``: the members of the key ``boxes``. The line keeps its life if the box of this life names the job, and the
-    log's life has no box. With the log's life, the job would lose its steps.
+    ``boxes``: the members of the key ``boxes``. The line keeps its life (the id of its box) if the box of this
+    life names the job, and the log's life has no box. With the log's life, the job would lose its steps.
     """
     if job is None:
         return line_of(record, caps)
@@ -92,7 +94,8 @@ def line_by(
 
 
 def _has_box_alone(job: StoredJob, record: JobRecord, boxes: Mapping[str, str]) -> bool:
-    """Return whether the box of the line's life names the job, and the log's life has no box."""
+    """Return whether the box that the job's line names has the job in its header, while the box that the log names is
+    missing."""
     header = header_in(boxes.get(job.fields.get("life", "")))
     return header is not None and header.job_id == record.id and record.life not in boxes
 

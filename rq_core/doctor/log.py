@@ -55,11 +55,11 @@ class FoldedLog:
     since: Since | None = None
     """The log's first entry, if the log has all events of the queue; None otherwise."""
     made_up: dict[str, str] = field(default_factory=dict)
-    """The reasons, as text, why lines of ``results`` are not results of jobs, by the id of the line."""
+    """Id → the reason, as text, why the line of this id in ``results`` is not the result of a job."""
     only_sql: Collection[str] = frozenset()
     """Ids of jobs that only an audit database has: the outbox has no event of these jobs."""
     doubtful: set[str] = field(default_factory=set)
-    """Ids of jobs that unreadable entries name."""
+    """Ids of jobs that unreadable entries name, and of jobs whose rows in an audit database must not be believed."""
     may_be_restored: bool = False
     """True if a restore may have put back names and ids whose jobs only an audit database has."""
     moving: set[str] = field(default_factory=set)
@@ -87,20 +87,25 @@ class FoldedLog:
     """The scopes of breakers according to the outbox."""
     distrust: Distrust = no_distrust
     """Says why the log's events about boxes must not be copied into Redis."""
+    distrust_ends: Distrust = no_distrust
+    """Says why the log's events about ended jobs must not correct their results in Redis."""
     fresh: set[str] = field(default_factory=set)
-    """Ids of jobs whose ``enqueued`` event is in the outbox. Since then, no entry is missing, Redis has forgotten no
-    event, and no restore has put the job back."""
+    """Ids of jobs whose ``enqueued`` event is in the outbox. Since this event, no entry is missing, Redis has forgotten
+    no event, and no restore has put the job back."""
     schedules: dict[str, LoggedSchedule] = field(default_factory=dict)
     """Name → schedule according to the last event about it."""
     schedules_since: OutboxId | None = None
-    """The entry from which on ``schedules`` has all events. Before this entry, either no schedule existed, or none is
-    known."""
+    """The entry from which on the log has all events about schedules. Before this entry, no schedule existed, or the
+    log does not show which schedules existed."""
     at_beginning: bool = True
     """True if ``note`` has not been called yet."""
     all_schedules: bool = False
     """True if ``schedules`` must have every schedule."""
     lease_max_ms: int = 0
     """Milliseconds of the longest lease that a setting ever allowed, according to the events in the log."""
+    retention_min_ms: int | None = None
+    """Milliseconds of the shortest retention of dead jobs that ever was in force; None: unknown, since the log does not
+    begin with the queue."""
 
     @property
     def records(self) -> dict[str, JobRecord]:
@@ -114,7 +119,7 @@ class FoldedLog:
 
     @property
     def began(self) -> dict[str, OutboxId]:
-        """Id → the entry with which its last job began, if no later entry is missing."""
+        """Id → the entry with which the last job of this id began, if no later entry is missing."""
         return self.lives.began
 
     @property
@@ -131,7 +136,8 @@ class FoldedLog:
 
     def has_heard_of(self, job_id: str) -> bool:
         """Return whether a job of this id may have existed. This is so for every id if the log is incomplete."""
-        return self.since is None or self.may_be_restored or job_id in self.records
+        is_unknown = self.since is None or job_id in self.doubtful
+        return is_unknown or self.may_be_restored or job_id in self.records
 
     def is_made_up(self, result: ResultLine) -> bool:
         """Return whether this line in ``results`` is certainly not the result of a job.
@@ -153,7 +159,7 @@ class FoldedLog:
 
 
 def read_log(snapshot: Mapping[str, Any]) -> FoldedLog:
-    """Decode and fold the outbox of a snapshot."""
+    """Return the log that follows from the outbox entries of a snapshot."""
     log = FoldedLog(may_be_restored="audit" in snapshot["meta"])
     log.breakers = LoggedBreakers(may_be_restored=log.may_be_restored)
     since: str | None = getattr(snapshot, "since", None)
@@ -200,7 +206,7 @@ def read_log(snapshot: Mapping[str, Any]) -> FoldedLog:
 def _note_boxes(log: FoldedLog, entry: Entry) -> None:
     """Add an entry to the log's boxes, and note for which jobs the log has every event.
 
-    For the other jobs, a restore may have put back entries without an event.
+    For the other jobs, a restore may have put back steps and signals that have no event in the log.
     """
     note_boxes(log.boxes, entry)
     ids = {event.job_id for event in entry.jobs}
@@ -232,13 +238,15 @@ def forget_queue(log: FoldedLog, at: OutboxId | None = None) -> None:
     """Forget the settings, limits and schedules, because missing entries before ``at`` may have changed them."""
     log.settings.clear()
     log.limits.clear()
+    log.retention_min_ms = None
     forget_schedules(log, at, have_all=False)
 
 
 def forget_schedules(log: FoldedLog, at: OutboxId | None, *, have_all: bool) -> None:
     """Forget the schedules. ``at``: the entry from which on the log has every event about schedules.
 
-    ``have_all``: whether no schedule exists at ``at``. If false, Redis may have schedules that the log does not have.
+    ``have_all``: True if the queue certainly has no schedule at this entry, so that the later events show every
+    schedule. If False, Redis may have schedules that the log does not have.
     """
     log.schedules.clear()
     log.schedules_since, log.all_schedules = at, have_all
@@ -254,7 +262,10 @@ def schedules_in(entry: Entry) -> list[str]:
 
 
 def note_tick(log: FoldedLog, at: OutboxId, facts: Mapping[str, Any]) -> None:
-    """Store the next instant of a schedule from an event. A run by an operator does not move the next instant."""
+    """Store the next instant of a schedule, as the event with the fields ``facts`` in the entry ``at`` says.
+
+    An event about a run that an operator asked for is ignored: such a run does not move the next instant.
+    """
     known = log.schedules.get(facts["name"])
     if facts["outcome"] not in RUNS and (known is None or at > known.at):
         state = "undeclared" if facts["outcome"] == "undeclared" else "on"
@@ -269,6 +280,12 @@ def _note_change(log: FoldedLog, at: OutboxId, facts: Mapping[str, Any]) -> None
     state = "" if rule is None else facts["state"]
     said = LoggedSchedule(at, state, facts["version"], facts.get("next_ms"), rule, digest)
     log.schedules[facts["name"]] = said
+
+
+def _note_retention(log: FoldedLog, ms: int, *, is_first: bool = False) -> None:
+    """Note a retention of dead jobs. ``is_first``: True if this is the first retention of a new queue."""
+    known_ms = ms if is_first else log.retention_min_ms
+    log.retention_min_ms = None if known_ms is None else min(known_ms, ms)
 
 
 def note(log: FoldedLog, entry: Entry) -> None:
@@ -286,6 +303,8 @@ def note(log: FoldedLog, entry: Entry) -> None:
             if data["field"] == "lease_ms":
                 known = map(number_in, (data.get("old"), data["new"]))
                 log.lease_max_ms = max(log.lease_max_ms, *(ms or 0 for ms in known))
+            if data["field"] == "dead_retention_ms":
+                _note_retention(log, number_in(data["new"]) or 0)
         case Event.CAP_CHANGED:
             log.limits[str(data["scope"])] = data.get("new"), data.get("version")
         case Event.SCHEDULE_CHANGED:
@@ -300,10 +319,13 @@ def note(log: FoldedLog, entry: Entry) -> None:
             log.settings = {name: str(s.default) for name, s in SETTINGS.items()}
             log.settings |= dict.fromkeys(FLAGS, "0")
             log.limits.clear()
+            _note_retention(log, SETTINGS["dead_retention_ms"].default, is_first=is_first)
             # Of a queue that lost `meta` alone, the schedules are still there.
             forget_schedules(log, entry.id, have_all=is_first)
         case Event.EPOCH_STARTED if data.get("reason") != "replid_changed":
+            known_ms = log.retention_min_ms if data.get("reason") == Began.ATTACHED else None
             forget_queue(log, entry.id)
+            log.retention_min_ms = known_ms
 
 
 def _fold(log: FoldedLog, entry: Entry) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from rq_core.doctor import settings_check
+from rq_core.doctor import result_check, settings_check
 from rq_core.doctor.box_check import count_entries, is_box_lost
 from rq_core.doctor.comparison import Owner, box_finding, guarded
 from rq_core.doctor.finding import RELOG, Edit, Finding, Kind
@@ -16,12 +16,17 @@ from rq_core.doctor.log import FoldedLog
 from rq_core.doctor.snapshot import View
 from rq_core.model.durable.boxes import entry_in, header_in, life_of, signal_in, signal_of
 from rq_core.model.events import JobRecord
-from rq_core.model.job import spec_fault, spec_of
+from rq_core.model.job import limits_fault, spec_fault, spec_of
 from rq_core.model.lib.text import counted, shorten
 from rq_core.model.limits import scopes
 from rq_core.model.limits.scopes import QUEUE
 from rq_core.model.state_line import SHOWN_MAX, StoredJob
-from rq_core.model.table.machine import CLAIMED_STATES, State
+from rq_core.model.table.machine import (
+    CLAIMED_STATES,
+    DEFAULT_MAX_ATTEMPTS,
+    DEFAULT_MAX_LOSSES,
+    State,
+)
 from rq_core.model.unique_names import digest_of
 
 STRAYS_SHOWN: Final = 3
@@ -39,6 +44,7 @@ def log_findings(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[F
     yield from _changed_values(image)
     yield from _boxes_by_log(image, differing)
     yield from _ripe(image)
+    yield from _results(image)
     yield from _queue(image)
     yield from _caps(image.view)
     yield from _wake(image)
@@ -57,8 +63,21 @@ def _specs(image: Image) -> Iterator[Finding]:
             continue
         record = records.get(job_id)
         digest = None if record is None else record.digest
-        if wrong := spec_fault(spec_of(specs[job_id]), job.fields["task"], digest):
+        spec = spec_of(specs[job_id])
+        wrong = spec_fault(spec, job.fields["task"], digest)
+        if wrong := wrong or limits_fault(spec, *_limits(job, record)):
             yield Finding(Kind.SPEC_DIFFERS, f"job {job_id} is {job.state}, and {wrong}", job_id)
+
+
+def _limits(job: StoredJob, record: JobRecord | None) -> tuple[int | None, int | None]:
+    """Return a job's max_attempts and max_losses by the log, or by its state line if the log does not have them."""
+    if record is not None and record.complete:
+        return record.max_attempts, record.max_losses
+    fields = job.fields
+    return (
+        int(fields.get("attempts", DEFAULT_MAX_ATTEMPTS)),
+        int(fields.get("losses", DEFAULT_MAX_LOSSES)),
+    )
 
 
 def _lineless(view: View) -> Iterator[Finding]:
@@ -69,6 +88,8 @@ def _lineless(view: View) -> Iterator[Finding]:
         how = (
             "with --audit URL, --repair puts the job back, or removes its arguments if it has ended"
         )
+        if job_id in view.log.doubtful:
+            how = "the log cannot be believed about this job: run `rq-core audit verify`"
         yield Finding(Kind.NO_LINE, f"{says}; {how}", job_id)
 
 
@@ -79,7 +100,10 @@ def _boxless(image: Image) -> Iterator[Finding]:
         if life is None:
             continue
         if is_box_lost(boxes.get(life), count_entries(boxes, life)):
-            yield Finding(Kind.NO_BOX, _boxless_says(job_id, boxes, life), job_id)
+            says = _boxless_says(job_id, boxes, life)
+            if others := sorted(life for life, i in image.boxes_astray.items() if i == job_id):
+                says += f"; its box may be the one of life {others[0]}, whose header names the job: it stays"
+            yield Finding(Kind.NO_BOX, says, job_id)
     for lost in image.lost_signals:
         if lost.distrusted is not None:
             says = f"job {lost.job_id} has lost signals; {lost.distrusted}"
@@ -103,7 +127,7 @@ def _boxless_says(job_id: str, boxes: Mapping[str, str], life: str) -> str:
 
 
 def _changed_values(image: Image) -> Iterator[Finding]:
-    """Yield a finding for each value in a box that does not have the digest beside it.
+    """Yield a finding for each value in a box that does not match the digest stored beside the value.
 
     These are the values of steps, and of signals that no wait has taken.
     """
@@ -175,6 +199,31 @@ def _ripe(image: Image) -> Iterator[Finding]:
                 break
 
 
+def _results(image: Image) -> Iterator[Finding]:
+    """Yield findings about results that the doctor leaves unchanged.
+
+    These are results that differ from a log that must not be believed, and values and times of ids that have no line in
+    ``results``, or a line that says no size, if the log does not show how the job of the id ended.
+    """
+    kept = image.kept
+    for job_id, doubt in kept.doubts.items():
+        reasons = list(result_check.reasons(image.view, job_id, doubt.edits))
+        says = "; ".join(reasons or ["what is kept differs from the log"])
+        edits = tuple(edit._replace(value=edit.was) for edit in doubt.edits)
+        yield Finding(
+            Kind.INDEX, f"id {job_id!r}: {says}; {doubt.why}", edits=edits, owner=("id", job_id)
+        )
+    for job_id in kept.untold:
+        has = [f"`{key}`" for key in ("returned", "kept") if job_id in image.view.snapshot[key]]
+        line = image.view.snapshot["results"].get(job_id, "")
+        lacks = "its line there says no size" if line else "`results` lacks it"
+        says = f"{' and '.join(has)} {'has' if len(has) == 1 else 'have'} it, and {lacks}"
+        says += "; the log does not show how its job ended, so it stays"
+        was = image.view.snapshot["returned"].get(job_id, "")
+        edits = (Edit("results", job_id, line, line), Edit("returned", job_id, was, was))
+        yield Finding(Kind.UNKNOWN, f"id {job_id!r}: {says}", edits=edits, owner=("id", job_id))
+
+
 def _queue(image: Image) -> Iterator[Finding]:
     snapshot = image.view.snapshot
     if not image.view.facts.get("epoch"):
@@ -240,7 +289,7 @@ def _log(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
     view = image.view
 
     def relogged(kind: Kind, job_id: str, says: str) -> Finding:
-        """Return a finding whose repair appends a baseline event, and restores the job's line if the log has it."""
+        """Return a finding whose repair appends a baseline event, and restores the job's line if the log has one."""
         owner = ("job", job_id)
         edits = differing.pop(owner, []) if job_id in image.restored else []
         relog = Edit("outbox", job_id, "", RELOG)

@@ -1,8 +1,8 @@
 """Derives the contents that ``results`` and ``returned`` should have.
 
-These are the actual contents, unless a value is lost or the log differs. Each word of a line is compared with the log.
-A word that the log does not have is kept. A line is also kept if another job of the id may have left it without an
-event. Any other word that differs is replaced by the log's word.
+What Redis has is right, unless a value is lost or a line differs from the log. Each word of a line is compared with the
+log. A word that the log does not have is kept. A whole line is kept if another job of the id may have left the line
+without an event. Any other word that differs is replaced by the log's word.
 """
 
 from __future__ import annotations
@@ -43,54 +43,141 @@ class Remembered(NamedTuple):
     """Time (Unix ms) at which a claim first checks the line; None if the line does not give a time."""
 
 
-def remembered(view: View, live: Container[str]) -> Iterator[Remembered]:
-    """Yield the contents that each remembered id should have. ``live``: the ids that jobs have now, which are left out.
+class KeptResults(NamedTuple):
+    """The contents that ``results``, ``returned`` and ``kept`` should have for ids that no job has now."""
 
-    An id is remembered if its line or the key `kept` has a time.
+    remembered: list[Remembered]
+    doubts: dict[str, Doubt]
+    """Id → its result that differs from a log that must not be believed. The doctor leaves these results unchanged."""
+    untold: list[str]
+    """Ids with a value in ``returned`` or a time in ``kept``, but without a line in ``results``, or with a line that
+    says no size. The log does not show how their jobs ended, so the doctor changes nothing."""
+
+
+class Doubt(NamedTuple):
+    """A result that differs from a log that must not be believed."""
+
+    edits: list[Edit]
+    """The edits that the log would make."""
+    why: str
+    """The reason why the log must not be believed."""
+
+
+def kept_results(view: View, live: Container[str]) -> KeptResults:
+    """Return the contents that each remembered id should have. Ids that jobs have now (``live``) are left out.
+
+    An id is remembered if its line or the key `kept` has a time. An id with a value and without a line counts, too.
     """
     snapshot = view.snapshot
-    for job_id, line in snapshot["results"].items():
-        result = read_result(job_id, line)
-        is_kept = result.met_ms is not None or job_id in snapshot["kept"]
+    lines, values, marks = snapshot["results"], snapshot["returned"], snapshot["kept"]
+    found: dict[str, Remembered] = {}
+    edits: dict[str, list[Edit]] = {}
+    untold = []
+    for job_id in dict.fromkeys((*lines, *values, *marks)):
+        line = lines.get(job_id)
+        is_kept = job_id in marks or line is None or read_result(job_id, line).met_ms is not None
         if not is_kept or job_id in live or job_id in snapshot["jobs"]:
             continue
-        value, end = snapshot["returned"].get(job_id), view.ends.get(job_id)
-        mended: str | None = line
-        if job_id in view.ends:
-            mended = None if end is None else _line_by(line, result, end)
-        if mended is not None:
-            yield _with_value(job_id, mended, value, end)
+        if (line is None or _hides_value(view, job_id, line)) and _is_end_unknown(view, job_id):
+            untold.append(job_id)
+            continue
+        wanted = _remembered(view, job_id, line)
+        if wanted is not None:
+            found[job_id] = wanted
+        if job_id in view.ends or line is None:
+            by_log = (
+                ("results", line, wanted and wanted.line),
+                ("returned", values.get(job_id), wanted and wanted.value),
+            )
+            told = [
+                Edit(key, job_id, was or "", is_ or "") for key, was, is_ in by_log if was != is_
+            ]
+            if told:
+                edits[job_id] = told
+    whys = (
+        view.log.distrust_ends({i: any(not e.value for e in each) for i, each in edits.items()})
+        if edits
+        else {}
+    )
+    for job_id in whys:
+        found.pop(job_id, None)
+        if job_id in lines:
+            met_ms = read_result(job_id, lines[job_id]).met_ms
+            found[job_id] = Remembered(job_id, lines[job_id], values.get(job_id), met_ms)
+    doubts = {job_id: Doubt(edits[job_id], why) for job_id, why in whys.items()}
+    return KeptResults(list(found.values()), doubts, untold)
+
+
+def _hides_value(view: View, job_id: str, line: str) -> bool:
+    """Return whether Redis has a value for an id whose line says neither its size nor why it is missing. No script
+    writes such a line."""
+    result = read_result(job_id, line)
+    words = result_words(line)
+    is_silent = result.until_ms is not None and not words.keys() & {"bytes", "value"}
+    return is_silent and job_id in view.snapshot["returned"]
+
+
+def _is_end_unknown(view: View, job_id: str) -> bool:
+    """Return whether the log leaves open what Redis should have for an id that has no line in ``results``."""
+    end = view.ends.get(job_id)
+    if end is None:
+        return view.log.has_heard_of(job_id)
+    return end.asked is None or not end.is_last
+
+
+def _remembered(view: View, job_id: str, line: str | None) -> Remembered | None:
+    """Return the contents that an id should have; None: nothing. ``line``: its line in Redis; None: it has none."""
+    value, end = view.snapshot["returned"].get(job_id), view.ends.get(job_id)
+    mended: str | None = line
+    if job_id in view.ends:
+        mended = None if end is None else _line_by(line or "", read_result(job_id, line or ""), end)
+    if mended is None:
+        return None
+    until_ms = read_result(job_id, mended).forgotten_ms
+    if line is None and view.latest_ms is not None and (until_ms or 0) <= view.latest_ms:
+        return None  # A claim has removed the line, since its time was over.
+    return _with_value(job_id, mended, value, end)
 
 
 def _with_value(job_id: str, line: str, value: str | None, end: End | None) -> Remembered:
     result = read_result(job_id, line)
-    if result.value_bytes is None:
+    if result.value_bytes is None and not _is_true(value, result, end):
         return Remembered(job_id, line, None, result.met_ms)
     kept = value_by(value, end)
     size = -1 if kept is None else len(bytes_of(kept))
     if kept is not None and (size == result.value_bytes or _has_digest(end)):
-        line = with_words(line, result.outcome, {"bytes": str(size)})
+        line = with_words(line, result.outcome, {"bytes": str(size), "value": None})
         return Remembered(job_id, line, kept, result.met_ms)
     # Replaced in place, so that the words keep the order in which scripts write them.
     line = line.replace(f" bytes={result.value_bytes}", f" value={LOST}")
     return Remembered(job_id, line, None, result.met_ms)
 
 
+def _is_true(value: str | None, result: ResultLine, end: End | None) -> bool:
+    """Return whether Redis has the value whose digest is in the log, although the line says that it is missing."""
+    if value is None or end is None or end.event is not Event.SUCCEEDED or result.until_ms is None:
+        return False
+    return _is_of(result, end) and end.digest == digest_of(value)
+
+
 def _has_digest(end: End | None) -> bool:
-    """Return whether the log has the value's digest. Then the size in the line does not matter."""
+    """Return whether the log has the value's digest. With the digest, the doctor need not compare the value's size."""
     return end is not None and end.digest is not None
 
 
 def reasons(view: View, job_id: str, edits: Iterable[Edit]) -> Iterator[str]:
-    """Yield, as text, each difference between the log and the line of an id."""
+    """Yield, as text, each difference between the log and the line or the value of an id."""
     if job_id not in view.ends:
         return
     end = view.ends[job_id]
     if end is None:
-        yield view.log.made_up.get(job_id, "by the log no job of this id can have left it")
+        says = "by the log no job of this id can have left it"
+        if job_id in view.log.records or job_id in view.log.doubtful:
+            says = f"the log shows no end of job {job_id}"
+        yield view.log.made_up.get(job_id, says)
         return
     for edit in edits:
-        if edit.key == "results" and edit.value:
+        if edit.key == "results" and edit.value and edit.was:
             has, logged = result_words(edit.was), result_words(edit.value)
             kept, ended = (line.partition(" ")[0] for line in (edit.was, edit.value))
             if kept != ended:
@@ -99,10 +186,12 @@ def reasons(view: View, job_id: str, edits: Iterable[Edit]) -> Iterator[str]:
                 is_lost = name in ("bytes", "value") and logged.get("value") == LOST
                 if has.get(name) != logged.get(name) and not is_lost:
                     yield f"kept with {_said(name, has)}, {_said(name, logged)} by the log"
-        elif edit.key == "results":
+        elif edit.key == "results" and edit.was:
             yield f"another job's result is kept: the last one ended as {end.event} by the log"
         elif edit.key == "returned" and edit.was and end.event is Event.SUCCEEDED:
-            yield f"the digest of its value is {digest_of(edit.was)}, {end.digest or 'none'} by the log"
+            digest = digest_of(edit.was)
+            if digest != end.digest:
+                yield f"the digest of its value is {digest}, {end.digest or 'none'} by the log"
 
 
 def _said(name: str, words: Mapping[str, str]) -> str:
@@ -142,9 +231,9 @@ def _line_by(line: str, result: ResultLine, end: End) -> str | None:
 
 
 def value_by(value: str | None, end: End | None) -> str | None:
-    """Return ``value`` if the log has its digest, or has no success of the job. Otherwise return the log's value.
+    """Return ``value`` if the log has the digest of this value, or if the log shows no success of the job.
 
-    None: no result is kept, or it is lost.
+    Otherwise return the log's value. None: no result is kept, or the result is lost.
     """
     if end is None or end.event is not Event.SUCCEEDED:
         return value
@@ -167,7 +256,8 @@ def _is_of(result: ResultLine, end: End) -> bool:
 
 
 def is_later(result: ResultLine, end: End) -> bool:
-    """Return whether a line comes from a claim after this end. A line without a claim is judged by its time."""
+    """Return whether a line comes from a claim that is later than this end. If the line names no claim, return whether
+    the time of the line is later."""
     claim = claim_of(result.fence)
     if claim is None:
         return result.fence is None and (result.at_ms or 0) > end.at_ms

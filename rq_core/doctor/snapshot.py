@@ -17,12 +17,14 @@ from rq_core.model.limits import scopes
 from rq_core.model.limits.limit import CapEntry, Limit
 from rq_core.model.state_line import StoredJob, lines_of_jobs, read_job
 from rq_core.model.table.machine import State
+from rq_core.model.unique_names import read_stands
 from rq_core.protocol.engine.queue_check import number_of
 
 UNNAMED: Final = queue_keys("QUEUE")
 """The key names in commands that an operator types, if the caller does not name the snapshot's queue."""
 
-
+UNKNOWN: Final = -1
+"""Represents a time that the log does not have."""
 LEASE_TRUSTED_MS: Final = 365 * 86_400_000
 """Milliseconds of the longest lease that the doctor takes as correct if the log does not show how long leases were."""
 
@@ -94,6 +96,23 @@ class View:
         """Return whether a job of this id may have existed."""
         return job_id in self.standing or self.log.has_heard_of(job_id)
 
+    def instant_by(self, name: str, job_id: str) -> int | None:
+        """Return the time (Unix ms) until which a name is held according to the log.
+
+        None: no job can have taken the name. UNKNOWN: the log does not show the time. The log shows the time only under
+        two conditions: the last job of the holder's id took this name, and no later entry is missing.
+        """
+        if not self.has_heard_of(job_id):
+            return None
+        record = self.log.records[job_id] if job_id in self.log.began else None
+        if record is None or record.unique_name != name:
+            return UNKNOWN
+        with suppress(ValueError):
+            stands = read_stands(record.name_stands)
+            if stands.how == "until" and stands.at_ms is not None:
+                return stands.at_ms
+        return UNKNOWN
+
     @property
     def lease_end_max(self) -> int | None:
         """The latest time (Unix ms) at which a lease can end; None: unknown.
@@ -127,7 +146,8 @@ class View:
 
     @property
     def latest_ms(self) -> int | None:
-        """The time (Unix ms) with which the times of rates are compared: Redis' time or, if later, the last activity's.
+        """The time (Unix ms) with which the times of rates are compared: Redis' time, or the queue's last activity if
+        this is later. None: Redis' time is unknown.
 
         A clock that is behind the last activity is not a finding: the next claim notices this, and checks all rates.
         """
@@ -162,7 +182,7 @@ class View:
 
     @cached_property
     def heads(self) -> dict[str, str]:
-        """Lane → its first member of ``waiting``."""
+        """Lane → the lane's first member in the key ``waiting``."""
         found: dict[str, str] = {}
         for member in sorted(self.snapshot["waiting"], reverse=True):
             found[member.split("|")[0]] = member

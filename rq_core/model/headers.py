@@ -1,7 +1,7 @@
 """The headers of a job: short texts that a producer sends with the arguments, such as the id of a request.
 
 In the job's JSON, the headers come before the task; a job without headers has no field for them. The digest of the
-job's arguments does not cover its headers.
+job's arguments covers only two headers: that of a fork, and that of a child.
 """
 
 from __future__ import annotations
@@ -16,10 +16,19 @@ from rq_core.errors import InvalidOption
 HEADERS_BYTES_MAX: Final = 2048
 """Maximum number of bytes of all headers of a job together, as JSON."""
 TRACE_HEADER: Final = "rq-core-trace"
-"""The header that says how the span of a claim belongs to the span that enqueued the job. The caller may choose the
-value ``parent`` or ``link``. With ``first``, the span of the job's first claim may be a child of the enqueuing span."""
+"""The header that says how the span of a claim is joined to the span that enqueued the job: as a child (``parent``), or
+by a link (``link``). A caller may choose one of these two values. The value ``first`` means that rq-core may make the
+span of the job's first claim a child."""
 FORK_HEADER: Final = "rq-core-fork"
 """The header of a fork. It names the job that the fork copies (:mod:`rq_core.model.durable.forks`)."""
+PARENT_HEADER: Final = "rq-core-parent"
+"""The header of a child. It names the child's parent (:mod:`rq_core.model.durable.children`)."""
+
+_CHILD: Final = f'{{"{PARENT_HEADER}":"'
+"""The beginning of the headers of a child without other headers."""
+_CHILD_LENGTH: Final = len(_CHILD)
+_CHILD_QUOTES: Final = 4
+"""The number of quotes in these headers."""
 
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -68,3 +77,34 @@ def read_headers(headers_json: str) -> Mapping[str, str]:
     if not isinstance(headers, dict) or not all(isinstance(v, str) for v in headers.values()):
         raise ValueError("the job's headers are not strings")
     return MappingProxyType(headers)
+
+
+def headers_in_digest(headers_json: str) -> str:
+    """Return the part of a job's headers that the digest of the job's arguments covers. Returns an empty text for a job
+    that is no fork and no child.
+
+    The header of a fork says with which saved entries the fork's first run begins. The header of a child names the
+    parent that waits for the child's end.
+
+    >>> headers_in_digest('{"a":"b","rq-core-fork":"9f3a0b1c9f3a0b1c 3 2 o-1"}')
+    ',"rq-core-fork":"9f3a0b1c9f3a0b1c 3 2 o-1"'
+    """
+    # The fast way, for most children: the result is as below.
+    if (
+        headers_json[:_CHILD_LENGTH] == _CHILD
+        and headers_json[-2:] == '"}'
+        and "\\" not in headers_json
+        and headers_json.count('"') == _CHILD_QUOTES
+        and headers_json.isascii()
+    ):
+        return f",{headers_json[1:-1]}"
+    # JSON may also write a character of a name with a backslash.
+    if (
+        FORK_HEADER not in headers_json
+        and PARENT_HEADER not in headers_json
+        and "\\" not in headers_json
+    ):
+        return ""
+    headers = json.loads(headers_json)
+    covered = [name for name in (FORK_HEADER, PARENT_HEADER) if name in headers]
+    return "".join([f',"{name}":{json.dumps(headers[name])}' for name in covered])

@@ -22,6 +22,11 @@ _COUNTERS: Final = tuple(map("".join, itertools.product("0123456789abcdef", repe
 making the rest of the id."""
 
 
+def epoch_of_fence(fence: str) -> str:
+    """Return the epoch in which a claim was made, from the claim's fence."""
+    return fence.partition("-")[0]
+
+
 class JobIds:
     """A generator of job ids. Each call returns one id, which is greater than all earlier ids of this generator.
 

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from rq_core.errors import InvalidOption
 from rq_core.model.durable.tries import NO_BASE, Base
+from rq_core.model.headers import FORK_HEADER, PARENT_HEADER, headers_in_digest
 from rq_core.model.keys import check_name
 from rq_core.model.lib.cached_property import cached_property
 from rq_core.model.lib.text import shorten
@@ -114,7 +115,7 @@ class NewJob(NamedTuple):
     args_json: str
     delay_ms: int = 0
     lane: str = ""
-    """The lane in which the job waits for its scopes (scopes.lane_name); empty: the job has no scopes."""
+    """The lane in which the job waits until its scopes have room (scopes.lane_name); empty: the job has no scopes."""
     full: str = ""
     """The rules for full scopes (lane_assignment.full_rules); empty: the job waits while a scope is full."""
     spec_max: int = 0
@@ -131,7 +132,7 @@ class NewJob(NamedTuple):
     """The name of a unique job; empty: the job is not unique. ``ties`` says what happens if another job holds the
     name."""
     call: str = ""
-    """A ``=`` and a digest: a further call with this id is compared by the digest. A ``=`` alone: calls are not
+    """``=`` and a digest: a later call with this id must have the same digest. ``=`` alone: calls with this id are not
     compared. Empty: the id is not remembered."""
 
 
@@ -183,6 +184,17 @@ def ties_with_cost(ties: str, costs: str) -> str:
     return f'{ties[:-1]},"cost":"{costs}"}}' if ties else f'{{"cost":"{costs}"}}'
 
 
+def ties_with_unclaimed(ties: str) -> str:
+    """Return ``ties`` with the option ``unclaimed`` added. With this option, the job is a duplicate even of an earlier
+    job of its id that left Redis before its first claim. This holds while Redis keeps the outcome of the earlier job.
+    ``ties`` must have a remembered id and a kept result.
+
+    >>> ties_with_unclaimed('{"remember":60000,"keep":60000}')
+    '{"remember":60000,"keep":60000,"unclaimed":1}'
+    """
+    return f'{ties[:-1]},"unclaimed":1}}'
+
+
 class JobError(NamedTuple):
     """The error that a job died of: type, message and traceback."""
 
@@ -232,9 +244,12 @@ class Claim(NamedTuple):
     """The lane in which the job waited; empty if the job has no scopes."""
     waited_s: float | None = None
     """Seconds for which the job had been ready; None: unknown. The time is known only for the first claim of a job
-    without scopes and delay: the answers to other claims do not contain it."""
+    without scopes and delay: other claims' answers do not contain the time."""
     base: Base = NO_BASE
     """The failures and losses at the last saved step of a durable job."""
+    life: str | None = None
+    """The name of the box with the saved steps of a durable job. None: the job was never claimed before, or has no
+    box."""
 
 
 class Spec(NamedTuple):
@@ -260,17 +275,18 @@ ERROR_HEAD: Final = "error="
 it."""
 _HEADERS: Final = '{"headers":'
 _ATTEMPTS: Final = '{"attempts":'
-"""The beginning of a job's JSON if the job's ``max_attempts`` is not the default. The number follows it; 0 means that
+"""The beginning of a job's JSON if ``max_attempts`` is not the default. The number of attempts comes next; 0 means that
 the worker's definition of the task decides."""
 _OPEN_LOSSES: Final = '"losses":0,'
 _BEHIND_HEADERS: Final = (',"task":', f",{_ATTEMPTS[1:]}", f",{_OPEN_LOSSES}")
 _KEEPS: Final = {'{"keep":1,': DIGEST, '{"keep":2,': FULL}
-"""The beginnings of the JSON of jobs whose results are kept, each with the part of the result that the log keeps."""
+"""The possible beginnings of a job's JSON if the job's result is kept. Each beginning is mapped to the part of the
+result that the log keeps."""
 _KEEP, _KEEP_FULL = _KEEPS
 KEEP_TIE: Final = '"keep":'
-"""The text that a job's ties contain if its result is kept."""
+"""A text in the ties of every job whose result is kept."""
 _FULL_TIE: Final = '"audit":"full"'
-"""The text that a job's ties also contain if the log keeps the whole result, not only the digest."""
+"""A text in the ties of a job if the log keeps the whole result, not only the result's digest."""
 
 
 def spec_with_headers(spec: str, headers_json: str) -> str:
@@ -317,8 +333,8 @@ def error_of(value: str) -> JobError | None:
 
 
 def spec_and_wait(value: str, now_ms: int) -> tuple[str, float | None]:
-    r"""Return a job's immutable JSON, and the seconds for which the job has waited: from the time ``since``, in the
-    line before the JSON, to ``now_ms``. Without such a line, the seconds are missing (None).
+    r"""Return a job's immutable JSON, and the seconds for which the job has waited until ``now_ms`` (Unix ms). The wait
+    began at the time ``since`` in the line before the JSON. Without such a line, the seconds are unknown (None).
 
     >>> spec_and_wait('task=send seq=7 since=1795225746504\n{"task":"send"}', 1795225749004)
     ('{"task":"send"}', 2.5)
@@ -337,8 +353,8 @@ def spec_and_wait(value: str, now_ms: int) -> tuple[str, float | None]:
 def spec_fault(spec: str, task: str | None, digest: str | None) -> str | None:
     """Return a message if something is wrong with a job's JSON; otherwise None.
 
-    The JSON must be readable and name the task ``task``. The digest of its arguments and timeout must be ``digest``;
-    None: the digest is not compared.
+    The JSON must be readable and name the task ``task``. The digest of the job's arguments, its timeout and the
+    header of a fork or a child must be ``digest``; None: digests are not compared.
     """
     try:
         read = read_spec(spec)
@@ -347,9 +363,33 @@ def spec_fault(spec: str, task: str | None, digest: str | None) -> str | None:
     if read.task != task:
         return f"its JSON is of task {shorten(read.task, _SHOWN_MAX)!r}"
     timed = "" if read.timeout_ms is None else f',"timeout_ms":{read.timeout_ms}'
+    timed += headers_in_digest(read.headers_json)
     if digest is None or digest_of(read.args_json + timed) == digest:
         return None
-    return "the digest of its arguments and its timeout is not the one in the log"
+    return (
+        "the digest of its arguments and its timeout (of a fork, also of its header"
+        f" {FORK_HEADER}, and of a child, of its header {PARENT_HEADER}) is not the one in the log"
+    )
+
+
+def limits_fault(spec: str, max_attempts: int | None, max_losses: int | None) -> str | None:
+    """Return a message if a job's JSON, which must be readable, has other limits than the job; otherwise None.
+
+    A limit is LEFT_OPEN if the worker's definition of the task decides. Of the losses, the JSON says only this. None: a
+    limit of the job is unknown, and is not compared.
+    """
+    read = read_spec(spec)
+    if (attempts := _in_redis(read.max_attempts)) != (max_attempts or attempts):
+        return f"its JSON allows {_said(attempts)} attempts, and the job has {_said(max_attempts)}"
+    if max_losses and read.open_losses is not (max_losses == LEFT_OPEN):
+        return (
+            f"its JSON and its max_losses, {_said(max_losses)}, differ in whether the task decides"
+        )
+    return None
+
+
+def _said(limit: int | None) -> str:
+    return "the task's" if limit == LEFT_OPEN else str(limit)
 
 
 def read_spec(text: str) -> Spec:

@@ -31,8 +31,8 @@ UNFINISHED: Final = "unfinished"
 EXPIRED: Final = "expired"
 LOST: Final = "lost"
 _WHY: Final = {
-    NOT_KEPT: "the call that enqueued it kept no result: write @app.task(keep_result=True), or pass keep_result=True to"
-    " the call, to keep it for an hour",
+    NOT_KEPT: "the call that enqueued it kept no result: the task has no keep_result, or no worker had registered the"
+    " task yet. To keep results for an hour, write @app.task(keep_result=True), or pass keep_result=True to the call",
     TOO_LARGE: "it is longer than 64 KiB as JSON: store it elsewhere, and return a reference",
     NOT_JSON: "it does not fit the return annotation of its function, or cannot be JSON",
     UNFINISHED: "it was not yet converted to JSON when the job timed out, or its process ended: return plain data",
@@ -50,8 +50,8 @@ def reason_of(missing: str) -> str:
 
 
 def keeps_none(job_id: str) -> errors.ResultUnavailable:
-    """Return the error for a client that waits for a result that is not kept. The client gets it whether or not the job
-    has ended."""
+    """Return the error for a client that waits for a result that is not kept. The client gets this error whether or not
+    the job has ended."""
     said = f"the result of job {job_id} cannot be waited for: {_WHY[NOT_KEPT]}"
     return errors.ResultUnavailable(said, id=job_id, reason=NOT_KEPT, why=_WHY[NOT_KEPT])
 
@@ -74,7 +74,7 @@ class Outcome(ABC, Generic[T_co]):
     @property
     @abstractmethod
     def value(self) -> T_co:
-        """The job's result. If it is unknown, raises the NoResult error for this kind of end."""
+        """The job's result. If the result is unknown, raises the NoResult error for this kind of end."""
 
 
 @dataclass(frozen=True, slots=True)

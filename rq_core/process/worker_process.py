@@ -83,8 +83,8 @@ class ServeOptions:
 
 
 def load(options: ServeOptions) -> App:
-    """Return the app that ``options.target`` names, after a check. The server, prefix and redactor that the command
-    line names replace the app's own.
+    """Return the app that ``options.target`` names, after a check. The server, prefix, audit database and redactor
+    that the command line names replace the app's own.
 
     Raises InvalidOption, TargetBroken or InvalidTask.
     """
@@ -99,6 +99,7 @@ def load(options: ServeOptions) -> App:
         app = load_app(options.target)
         prepare_app(app)
     app.connect_to(options.redis_url, prefix=options.prefix)
+    app.audit_url = options.audit_url or app.audit_url
     if options.redact is not None:
         app.redact = options.redact
     app.check()
@@ -106,8 +107,8 @@ def load(options: ServeOptions) -> App:
 
 
 def _server_of(app: App) -> str:
-    """Return the server of an app as `rq-core health` shows it: its URL without passwords, and its prefix if it is not
-    the default."""
+    """Return the server of an app as `rq-core health` shows it: the URL without passwords, and the app's prefix if this
+    is not the default."""
     prefix = "" if app.prefix == DEFAULT_PREFIX else f", prefix {app.prefix}"
     return masked(app.redis_url) + prefix
 
@@ -165,7 +166,7 @@ def _stop_on_signals(worker: Worker, *, supervised: bool) -> None:
     """Make signals stop a worker.
 
     A supervised worker stops at SIGTERM. systemd also sends SIGTERM to each process, so a second SIGTERM does not end
-    the grace. The supervisor sends HURRY to end it.
+    the grace. To end the grace, the supervisor sends HURRY.
     """
     loop = asyncio.get_running_loop()
     if not supervised:

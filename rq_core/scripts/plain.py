@@ -6,11 +6,19 @@ They make no transition, write no event and use no call slot, so they are not as
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from functools import cache
+from typing import Any, Final
 
 from rq_core.scripts.header import HeaderError
 from rq_core.scripts.script import lua_directory
 from rq_core.scripts.source import PLAIN, read
+
+BY_DIGEST: Final = "EVALSHA_RO"
+"""The name of the command that calls a program by its digest."""
+_TEXTS: Final[dict[str, str]] = {}
+"""Digest → text of the programs that were called by their digests."""
 
 
 def plain_names() -> tuple[str, ...]:
@@ -40,6 +48,26 @@ def plain_text(name: str, **given: str | int) -> str:
         *(f"local {word} = {value!r}" for word, value in given.items()),
     ]
     return "\n".join([*filter(None, lines), program.code.strip()])
+
+
+def by_digest(command: Sequence[Any]) -> list[Any]:
+    """Return a command EVAL_RO with the digest of its program in place of the text.
+
+    The server computes the digest of each text that it gets: some 25 instructions a byte.
+    """
+    return [BY_DIGEST, _digest_of(command[1]), *command[2:]]
+
+
+def in_full(command: Sequence[Any]) -> list[Any]:
+    """Return a command of ``by_digest`` with the text of its program, for a server that lacks the program."""
+    return ["EVAL_RO", _TEXTS[command[1]], *command[2:]]
+
+
+@cache
+def _digest_of(text: str) -> str:
+    digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    _TEXTS[digest] = text
+    return digest
 
 
 def _locals(names: tuple[str, ...] | list[str], source: str) -> str:

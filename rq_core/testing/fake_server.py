@@ -21,6 +21,7 @@ from rq_core.protocol.engine.plan import Patience, ReplyError
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads.wait_schedule import JobWait, Nothing
 from rq_core.scripts.header import Variant
+from rq_core.scripts.plain import BY_DIGEST, in_full
 from rq_core.scripts.script import Script, build_script
 
 _REPLID: Final = """--[[ replid: the one history of a fake server, which has no INFO in scripts. ]]
@@ -204,8 +205,10 @@ class FakeAsyncTransport:
 
 
 def _known(command: Sequence[Any]) -> Sequence[Any]:
-    """Return a command in a form that fakeredis knows: EVAL in place of EVAL_RO, and a script without its ``#!``
-    line."""
+    """Return a command in a form that fakeredis knows: EVAL in place of EVAL_RO and EVALSHA_RO, and a script without
+    its ``#!`` line."""
+    if command[0] == BY_DIGEST:
+        command = in_full(command)
     if command[0] not in ("EVAL", "EVAL_RO"):
         return command
     script = command[1]

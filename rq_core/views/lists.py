@@ -15,6 +15,7 @@ LISTS: Final[dict[str, ListView[Any]]] = {
             "queue": lambda row, _: row.queue,
             "ready": lambda row, _: row.ready_jobs,
             "scheduled": lambda row, _: row.scheduled,
+            "parked": lambda row, _: row.parked,
             "running": lambda row, _: row.running,
             "dead": lambda row, _: row.dead,
             "audit": lambda row, _: "on" if row.audit else "off",
@@ -23,7 +24,7 @@ LISTS: Final[dict[str, ListView[Any]]] = {
             "": queues.queue_notes,
         },
         queues.queue_document,
-        drop=("audit", "scheduled", "dead", "backlog", "oldest"),
+        drop=("audit", "scheduled", "parked", "dead", "backlog", "oldest"),
     ),
     "workers": ListView(
         queues.workers_of,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.model.lib.text import counted
 from rq_core.model.table.machine import DEFAULT_PRIORITY
+from rq_core.protocol.reads.worker_registry import TELL_EVERY_S
 from rq_core.views.table import Found
 from rq_core.views.text import one_line
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from rq_core.protocol.operations import Operations
     from rq_core.protocol.reads.queue_load import QueueOverview
     from rq_core.protocol.reads.worker_registry import PresentWorker
+
+
+_MISSED_MS: Final = int(1_500 * TELL_EVERY_S)
+"""Milliseconds without a report after which a worker counts as having missed a report."""
 
 
 def all_queues(calls: Operations) -> Plan[Found[QueueOverview]]:
@@ -30,7 +35,8 @@ def all_queues(calls: Operations) -> Plan[Found[QueueOverview]]:
 
 
 def workers_of(calls: Operations, queues: Sequence[str]) -> Plan[Found[PresentWorker]]:
-    """Return the workers of these queues, each once, ordered by host and name."""
+    """Return the workers of these queues, each once. The worker that started last comes first, but workers that have
+    missed reports come after all others."""
     found, unreadable = yield from calls.reads.looks(queues)
     rows = {each.worker: each for queue in found for each in queue.workers}
     notes = [_skew([each for each in rows.values() if not each.gone])]
@@ -38,7 +44,11 @@ def workers_of(calls: Operations, queues: Sequence[str]) -> Plan[Found[PresentWo
         notes.append("the queue has more workers than are read at once: not all are listed")
     empty = "no worker runs in the other queues" if unreadable else "no worker runs"
     return Found(
-        sorted(rows.values(), key=lambda each: (each.says.host, each.worker)),
+        # A killed worker counts as live for a while: it comes behind the one that its supervisor started in its place.
+        sorted(
+            rows.values(),
+            key=lambda w: (w.silent_ms // _MISSED_MS, -w.says.since_ms, w.says.host, w.worker),
+        ),
         empty=empty if found or not unreadable else "",
         notes=[*filter(None, notes)],
         unread=_unreadable(unreadable),

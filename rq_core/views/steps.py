@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SHOWN_MAX: Final = 50
 """Maximum number of steps that the view of a job shows. If there are more, it shows the last steps."""
-HEAD: Final = ("no", "step", "state", "when", "claim", "digest")
+HEAD: Final = ("no", "step", "state", "when", "fence", "digest")
 
 
 def state_of(entry: StepEntry) -> str:
@@ -73,8 +73,11 @@ def waits_for(waits: str | None, steps: SavedSteps) -> list[dict[str, Any]]:
 
 
 def _children_say(steps: SavedSteps, number: int, index: int) -> str:
-    """Return a text for a job that waits for its children. ``number``: the entry that enqueued them; ``index``: which
-    child."""
+    """Return, as text, the children for which a job waits.
+
+    ``number``: the number of the box entry that enqueued the children. ``index``: the index of the child that the wait
+    names.
+    """
     launch = steps.entries.get(number)
     try:
         count = len(read_queues(launch.value if launch is not None else None))
@@ -102,7 +105,7 @@ def parked_for(waits: str | None, steps: SavedSteps) -> str:
 
 
 def end_of(found: Found) -> str:
-    """Return how a child has ended, as one word; ``gone`` if Redis does not know it."""
+    """Return how a child has ended, as text; ``gone`` if Redis does not have the child's outcome."""
     outcome = found.known if isinstance(found, Absent) else found
     if isinstance(outcome, Failed):
         return f"dead ({outcome.reason})" if outcome.reason else "dead"
@@ -110,8 +113,11 @@ def end_of(found: Found) -> str:
 
 
 def signals_say(steps: SavedSteps, now_ms: float) -> str:
-    """Return the signals that no wait has taken, as text; empty without such a signal."""
-    kept = steps.signals.items()
+    """Return the signals that no wait has taken, as text; empty without such a signal.
+
+    Signals that children send are left out: a parent that runs reads the ends of its children, and needs no signal.
+    """
+    kept = [each for each in steps.signals.items() if read_child_wait(each[1].name) is None]
     return ", ".join(f"{n} {s.name}{_came(s.at_ms, now_ms)}" for n, s in kept)
 
 
@@ -128,7 +134,8 @@ def signal_documents(steps: SavedSteps) -> list[dict[str, Any]]:
 
 
 def steps_say(steps: SavedSteps) -> str:
-    """Return the number of a job's steps, as text, with the names of the steps in doubt. Lost steps have a sentence."""
+    """Return the number of a job's steps, as text, with the names of the steps in doubt. If Redis has lost the steps,
+    return a sentence that says so."""
     if steps.is_lost:
         return "lost: Redis lacks them, so the next step fails; see `rq-core audit restore`"
     doubtful = [each.name for each in steps.entries.values() if each.is_in_doubt]

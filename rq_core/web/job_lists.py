@@ -35,6 +35,7 @@ _STATES: Final = (
     ("ready", "ready"),
     ("running", "running,cancelling"),
     ("scheduled", "scheduled"),
+    ("parked", "parked"),
     ("dead", "dead"),
 )
 _DEATHS: Final = frozenset({"died", "lease_expired"})
@@ -189,7 +190,9 @@ def _choices(asked: PageQuery, queues: list[Document], *, has_log: bool) -> Docu
                 each["queue"],
                 asked.path(queue=each["queue"], id=None),
                 on=each["queue"] == asked.queue,
-                count=sum(each["counts"][name] for name in ("ready", "running", "scheduled")),
+                count=sum(
+                    each["counts"][name] for name in ("ready", "running", "scheduled", "parked")
+                ),
             )
             for each in queues
         ],

@@ -6,13 +6,17 @@ The contents of a job, such as its arguments and result, are left out unless the
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.metrics.alerts import ALERT_BY_NAME
 from rq_core.metrics.causes import Cause
+from rq_core.model.durable.children import parent_of
+from rq_core.model.durable.forks import origin_of
 from rq_core.model.filters.filter_text import text_of
-from rq_core.model.job import JobError, place_in
+from rq_core.model.headers import read_headers
+from rq_core.model.job import JobError, place_in, read_spec
 from rq_core.model.keys import is_name
 from rq_core.model.limits.pauses import cause_says
 from rq_core.model.showing.shown import TEXT_MAX
@@ -39,8 +43,8 @@ CARRIED: Final = frozenset(
     {"args", "arguments", "error", "headers", "key", "pack", "result", "spec", "unique_name"}
     | {"value"}
 )
-"""Names of the contents of jobs in documents, rows and events. Only viewers who may see arguments see the values of
-these names."""
+"""Names under which documents, rows and events have the contents of jobs. Only viewers who may see arguments see the
+values of these names."""
 _TOLD: Final = (
     frozenset(
         {"why", "under", "scopes"}
@@ -139,11 +143,12 @@ def queue_row(found: QueueOverview, now_ms: int) -> Document:
 
 
 def state_counts(found: QueueOverview) -> dict[str, int]:
-    """Return state → number of jobs in a queue, for ready, running, scheduled and dead."""
+    """Return state → number of jobs in a queue, for ready, running, scheduled, parked and dead."""
     return {
         "ready": found.ready_jobs,
         "running": found.running,
         "scheduled": found.scheduled,
+        "parked": found.parked,
         "dead": found.dead,
     }
 
@@ -168,6 +173,23 @@ def listed_row(row: ListedJob, access: Access, now_ms: int) -> Document:
         "notes": word(notes(row, now_ms)),
         "path": job_path(row.job.queue, row.job.id),
     }
+
+
+def comes_from(job: JobState) -> list[Document]:
+    """Return the jobs that a job comes from, each with its page: the parent of a child, and the origin of a fork."""
+    found: list[Document] = []
+    try:
+        text = read_spec(job.spec or "").headers_json
+        headers = read_headers(text) if text else {}
+    except (ValueError, RecursionError):
+        return found
+    if (parent := parent_of(headers, job.id)) is not None:
+        path = job_path(parent.queue, parent.id)
+        found.append({"says": "child of", "id": parent.id, "path": path})
+    if (origin := origin_of(headers)) is not None:
+        path = job_path(job.queue, origin.job_id)
+        found.append({"says": "fork of", "id": origin.job_id, "path": path})
+    return found
 
 
 def dead_row(found: JobState, access: Access) -> Document:
@@ -329,9 +351,12 @@ def steps_of(events: Sequence[Mapping[str, Any]]) -> list[Document]:
     return steps
 
 
-def since_of(period: Mapping[str, Any]) -> int:
-    """Return the beginning of a wait or a pause (Unix ms)."""
-    return int(period["since_ms"])
+def span_of(period: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the beginning and the end of a wait or a pause (Unix ms). If two of them begin at the same time, the
+    shorter one came first.
+    """
+    until_ms = period["until_ms"]
+    return period["since_ms"], math.inf if until_ms is None else until_ms
 
 
 def wait_row(found: Mapping[str, Any], now_ms: int | None) -> Document:

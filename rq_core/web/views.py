@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.metrics.causes import Cause, Unread, causes
+from rq_core.model.durable.children import read_child_wait
 from rq_core.model.limits.pauses import pause_of
 from rq_core.model.plugins import InboxOverview, LogOverview
 from rq_core.protocol.reads.queue_load import Overview, QueueOverview
@@ -25,7 +26,7 @@ from rq_core.views.scopes import (
     with_pauses,
 )
 from rq_core.views.steps import signal_documents, step_documents, waits_for
-from rq_core.web.graph.flow_rows import flow_document
+from rq_core.web.graph.flow_rows import flow_document, flow_progress
 from rq_core.web.minutes import (
     CHART_MINUTES,
     HOUR_MS,
@@ -40,6 +41,7 @@ from rq_core.web.rows import (
     LOG_PATH,
     Document,
     cause_row,
+    comes_from,
     dead_row,
     death_rows,
     error_rows,
@@ -50,7 +52,7 @@ from rq_core.web.rows import (
     queue_row,
     shown_rows,
     signal_shown,
-    since_of,
+    span_of,
     step_shown,
     steps_of,
     urgency,
@@ -107,7 +109,7 @@ class Facts:
 
     @property
     def queue(self) -> QueueOverview | None:
-        """The requested queue; None if Redis does not have it or cannot be read."""
+        """The requested queue; None if Redis does not have the queue or cannot be read."""
         return next((each for each in self.queues if each.queue == self.asked.queue), None)
 
 
@@ -155,7 +157,7 @@ def overview_page(facts: Facts) -> Document:
     if isinstance(found, Unread):
         return document
     workers = {each.worker: each.says for queue in found.queues for each in queue.present}
-    totals = ("ready_jobs", "running", "scheduled", "dead")
+    totals = ("ready_jobs", "running", "scheduled", "parked", "dead")
     document["totals"] = {
         **{name: sum(getattr(queue, name) for queue in found.queues) for name in totals},
         "queues": len(found.queues),
@@ -230,7 +232,7 @@ def job_page(facts: Facts) -> Document:
     document: Document = {
         "id": asked.job_id, "queue": asked.queue, "job": None, "facts": [], "why": [], "ended": None,
         "events": [], "path": [], "waits": [], "notes": [], "steps": [],
-        "signals": [], "waits_for": [], "progress": None, "flow": None,
+        "signals": [], "waits_for": [], "progress": None, "flow": None, "comes_from": [],
     }  # fmt: skip
     if isinstance(found, tuple) and found[0] == "live":
         _, row, standing, steps, progress, flow = found
@@ -246,7 +248,10 @@ def job_page(facts: Facts) -> Document:
                 [n, error_says(row.job.error, facts.access) if n == "error" else text]
                 for n, text in document["facts"]
             ]
-        document["progress"] = progress_shown(progress, facts.access)
+        document["comes_from"] = comes_from(row.job)
+        document["progress"] = flow_progress(
+            progress_shown(progress, facts.access), flow, facts.now_ms
+        )
         document["flow"] = flow_document(flow, row.job, facts.causes)
         if steps is not None:
             document["steps_lost"] = steps.is_lost
@@ -260,7 +265,9 @@ def job_page(facts: Facts) -> Document:
                     for each in waits_for(row.job.fields.get("waits"), steps)
                 ]
             document["signals"] = [
-                signal_shown(each, facts.access) for each in signal_documents(steps)
+                signal_shown(each, facts.access)
+                for each in signal_documents(steps)
+                if read_child_wait(each["name"]) is None
             ]
         document["why"] = [[n, word(text, 500)] for n, text in rows if n in _WHY_ROWS]
         if facts.access.see_arguments and row.job.error is not None:
@@ -285,7 +292,7 @@ def job_page(facts: Facts) -> Document:
             document["log_state"] = logged["why"]["state"]
             now_ms = facts.now_ms if document["job"] is not None else None
             waits = [wait_row(each, now_ms) for each in logged["why"]["waits"]]
-            document["waits"] = sorted([*waits, *logged["why"]["pauses"]], key=since_of)
+            document["waits"] = sorted([*waits, *logged["why"]["pauses"]], key=span_of)
     return document
 
 

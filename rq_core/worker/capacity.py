@@ -16,7 +16,7 @@ CLAIM_MAX: Final = 250
 """Maximum number of jobs in one claim, so that no claim blocks Redis for other clients for long; the next turn claims
 more."""
 HALVES_MIN: Final = 16
-"""Least number of places of a worker whose claims ask for only half of the places. A worker with fewer places would
+"""Number of places from which on a worker's claims ask for only half of the places. A worker with fewer places would
 make twice as many calls, and these calls would cost Redis more than the worker gains."""
 LEND_AFTER_S: Final = 0.5
 """Seconds after which a claim without an answer lends its reserved places to other groups."""
@@ -49,6 +49,13 @@ class Capacity:
         """Return how many places have a job."""
         return self.taken - self.kept
 
+    def for_one_claim(self) -> int:
+        """Return how many free places one claim may ask for. In a worker with at least HALVES_MIN places, the number is
+        at most half of all places, so that a burst of jobs also reaches other idle workers.
+        """
+        free = self.most - self.taken
+        return min(free, -(-self.most // 2)) if self.most >= HALVES_MIN else free
+
     def has_room(self, queue: str) -> bool:  # noqa: ARG002 - batches have room in a place that is taken
         """Return whether a worker without a free place can take another job of this queue. Only batch tasks have such
         room."""
@@ -64,10 +71,7 @@ class Capacity:
         mine = [queue for queue in group.queues.values() if queue.promising]
         if not mine:
             return []
-        free = self.most - self.taken
-        if self.most >= HALVES_MIN:
-            free = min(free, -(-self.most // 2))
-        free = int(min(free, most))
+        free = int(min(self.for_one_claim(), most))
         if free <= 0:
             # A full worker also calls a queue in which work is due.
             now = time.monotonic()

@@ -13,12 +13,11 @@ from typing import Any, Final, NamedTuple
 from rq_core.errors import RqCoreError
 from rq_core.model.durable.children import (
     ORPHANED,
-    PARENT_HEADER,
     Parent,
     parent_of,
     read_child_wait,
 )
-from rq_core.model.headers import read_headers
+from rq_core.model.headers import PARENT_HEADER, read_headers
 from rq_core.model.job import Claim, read_spec
 from rq_core.model.lib.text import counted
 from rq_core.protocol.calls.boxes import BATCH_MAX, Sending, send_signals
@@ -50,8 +49,8 @@ def parent_of_claim(claim: Claim) -> Parent | None:
 def parents_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> list[Parent]:
     """Return the parents whose children these settlements have ended.
 
-    The parents are read from the headers of the jobs; a header that another producer wrote names none. ``outcomes``:
-    job id → the script's answer, except for successes.
+    The headers of the jobs name the parents. A header that does not describe its job as a child names no parent.
+    ``outcomes``: job id → the script's answer, except for successes.
     """
     found: list[Parent] = []
     for each in settled:
@@ -68,21 +67,22 @@ def parents_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> li
 def last_of_maps(parents: Iterable[Parent]) -> list[Parent]:
     """Return the parents that get a signal, for children that ended in one call.
 
-    If several are children of one ``map``, the parent gets one signal, for the last of them: it waits for the last
-    child that is alive.
+    If several of these children belong to one ``map``, the parent gets one signal, for the last of them: the parent
+    waits for the map's last child that is alive.
     """
-    found: dict[tuple[str, str, int], tuple[int, Parent]] = {}
+    found: dict[tuple[str, str, str, int], tuple[int, Parent]] = {}
     for parent in parents:
         place = read_child_wait(parent.wait)
         if place is not None:
-            of = (parent.queue, parent.id, place[0])
+            # A job of another box must not take the place of a child: Redis refuses its signal.
+            of = (parent.queue, parent.id, parent.life, place[0])
             if of not in found or found[of][0] < place[1]:
                 found[of] = (place[1], parent)
     return [parent for _, parent in found.values()]
 
 
 def calls_for(parents: Iterable[Parent], by: str) -> list[Call[Any]]:
-    """Return the calls that send signals to these parents. Their children must have ended in one call."""
+    """Return the calls that send signals to these parents. The parents' children must have ended in one call."""
     return _signals(last_of_maps(parents), by)
 
 
@@ -111,12 +111,16 @@ def orphans_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> di
     return found
 
 
+REFUSED: Final = frozenset({"gone", "stale"})
+"""The answers of Redis to a settlement whose claim is not in force."""
+
+
 class SignalsBehind(NamedTuple):
     """Signals to the parents of ended children, sent behind the calls that end the children."""
 
     calls: Sequence[Call[Any]]
     children: Collection[str]
-    """Ids of the children."""
+    """Ids of the ended children for which these signals are sent."""
 
 
 NO_SIGNALS: Final = SignalsBehind((), ())
@@ -132,10 +136,11 @@ class ChildEnds:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def signals_behind(self, calls: Iterable[Sequence[Settlement]]) -> SignalsBehind:
-        """Return the calls that send signals to the parents of successes.
+        """Return the calls that send signals to the parents of the jobs that succeeded.
 
-        The calls must reach Redis behind the calls that settle the successes. ``calls`` are the settlements of each of
-        those calls. If Redis refuses a success, its signal wakes a parent that then waits again.
+        The calls must reach Redis behind the calls that settle the successes. ``calls`` has, for each of those calls,
+        the settlements that it sends. If Redis refuses to settle a success, the signal still wakes the parent, which
+        then waits again.
         """
         if self._client.one_slot:
             # The parent may be on another shard, which may carry out the signal first.
@@ -162,8 +167,9 @@ class ChildEnds:
     ) -> None:
         """Start tasks for the jobs that these settlements ended. Does not block.
 
-        One task sends signals to the parents of these jobs, except of the jobs in ``signalled``, whose parents have got
-        signals. Another cancels the children of cancelled jobs.
+        One asyncio task sends signals to the parents of these jobs. Another cancels the children of cancelled jobs.
+        ``signalled``: ids of jobs whose parents have already got signals. All the settlements must have been sent in
+        one call.
         """
         # No call is made for a job that is no child and no parent: every job of every worker comes here.
         for each in settled:
@@ -171,6 +177,9 @@ class ChildEnds:
                 break
         else:
             return
+        if signalled and any(outcomes.get(s.claim.id) in REFUSED for s in settled):
+            # A refused one may have been the last of its map, for whose other children no signal was sent.
+            signalled = ()
         parents = parents_of([s for s in settled if s.claim.id not in signalled], outcomes)
         orphans = orphans_of(settled, outcomes)
         if parents:

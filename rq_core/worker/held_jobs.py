@@ -1,7 +1,7 @@
 """The jobs that a worker holds, from the answer to their claim to the end of their handlers.
 
 Jobs that have arrived start when the next turn is sent, or when no turn has to be sent. The heartbeat begins to extend
-a job's lease before the handler executes its first step.
+a job's lease before the first line of the handler runs.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__package__)
 
 OVERLAP_S_MAX: Final = 0.05
-"""Maximum seconds for the first steps of handlers that start together. If the steps take longer, handlers block the
-loop. Then the worker sends the next turn only after the first steps of the arrived jobs. Otherwise the jobs that this
-turn claims would wait for the loop, and no heartbeat would extend their leases meanwhile."""
+"""Maximum seconds in which handlers that start together must reach their first ``await``. If they take longer, handlers
+block the loop. Then the worker sends the next turn only once the handlers of the arrived jobs have come this far.
+Otherwise the jobs that this turn claims would wait for the loop, and no heartbeat would extend their leases
+meanwhile."""
 FRESH_INTERVALS: Final = BEATS_IN_LEASE - 1
 """Maximum age of a lease (in heartbeat intervals) up to which the lease certainly lasts until the next heartbeat."""
 HOLD_S_MAX: Final = 1.0
-"""Maximum seconds that a suspect is held. An outage of another shard must not delay the suspect, or this worker's
-claims, for longer."""
+"""Maximum seconds for which the worker holds a claimed suspect before it starts the suspect. An outage of another shard
+must not delay the suspect, or this worker's claims, for longer."""
 EXTENSION_GRACE_S: Final = 30.0
 """Seconds for which a job's lease is still extended after the job's timeout."""
 
@@ -110,7 +111,8 @@ class Handlers:
         )
         self._suspects = Suspects()
         self._unreported: set[tuple[str, str]] = set()
-        """(id, fence) of suspects that were put off. Redis has not answered their rollbacks yet."""
+        """(id, fence) of suspects that were put off: the worker gives them back, and Redis has not answered these
+        rollbacks yet."""
         self.held: Running | None = None
         """The suspect that must wait before it starts; None: no suspect waits. If the suspect ended this process at
         once, other suspects that were claimed with it would count a loss, too."""
@@ -119,10 +121,10 @@ class Handlers:
         self._since = FOREVER
         """A monotonic time. The leases of all arrived jobs began then or later."""
         self.stepped = asyncio.Event()
-        """Set when all jobs that arrived have started and executed their first step."""
+        """Set when the handlers of all jobs that arrived have started and have run up to their first ``await``."""
         self.stepped.set()
         self.steps_took = FOREVER
-        """Seconds for the first steps of the handlers that started together last."""
+        """Seconds in which the handlers that started together last ran up to their first ``await``."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def _lease_holds(self, queue: str) -> bool:
@@ -206,9 +208,9 @@ class Handlers:
     ) -> Sequence[Settlement]:
         """Stop extending the leases of these claims, because Redis has answered their settlements.
 
-        Return the settlements of claims that have ended. A job that Redis cannot park keeps its claim.
+        Return the settlements of claims that have ended. A job whose entries Redis lacks keeps its claim.
         """
-        if settlements[0].verdict == "park":
+        if settlements[0].verdict != "complete":
             settlements = self.lost_entries.take(settlements, answers)
         self.leases.drop(*[settlement.claim for settlement in settlements])
         if self._unreported:

@@ -14,8 +14,8 @@ from rq_core.protocol.calls.claims import Claimed
 from rq_core.protocol.engine.plan import Call
 
 VALUES_MAX: Final = 1024 * 1024
-"""Maximum number of characters of kept results in one call, unless a single result has more: Redis copies them, and
-other clients wait meanwhile. A result that is also logged counts LOGGED times."""
+"""Maximum number of characters of kept results in one call, unless a single result has more: Redis copies the results,
+and other clients wait meanwhile. A result that is also logged counts LOGGED times."""
 LOGGED: Final = 4
 NOT_RUN: Final = "(not run)"
 """The task of a settlement whose handler did not begin."""
@@ -40,19 +40,19 @@ class Settlement(NamedTuple):
     waits: str = ""
     """Numbers of the entries that a parked job waits for, separated by commas."""
     known: KnownBox = NOTHING_KNOWN
-    """For a job that parks: what else Redis must have of its box."""
+    """The entries of a durable job's box that Redis must have before the claim may end. For a job that parks, Redis
+    must also have the entries in ``waits``. Empty for a success."""
     save_again: Callable[[Callable[..., Awaitable[Any]]], Awaitable[None]] | None = None
-    """For a job that parks: saves the entries of its box that Redis has lost, by means of the method ``save`` of a
-    saver."""
+    """Saves the entries of a durable job's box that Redis has lost, by means of the method ``save`` of a saver."""
     tries: int = 0
-    """Number of times that entries of the job were saved again, because Redis could not park it."""
+    """Number of times that entries of the job were saved again, because Redis lacked entries."""
     taken: str = ""
     """Costs that the handler has reported, as costs_text writes them; empty: the handler has reported no costs."""
     pauses: str = ""
     """The scopes that the handler has paused, and for how long: ``SCOPE|MS``, separated by spaces; usually empty."""
     unsaved: Callable[[], Sequence[tuple[str, str]]] | None = None
-    """Returns the (queue, id) pairs of those children of a durable job whose success is not saved. If the job ends as
-    cancelled, the worker cancels these children."""
+    """Returns the (queue, id) pairs of those children of a durable job whose success the job has not saved. If the job
+    ends as cancelled, the worker cancels these children."""
 
 
 def successes_in(
@@ -79,7 +79,7 @@ def successes_in(
 
 
 def _load(value: str) -> int:
-    """Return how many characters of VALUES_MAX a result takes."""
+    """Return how many characters a result counts toward VALUES_MAX."""
     return len(value) * (LOGGED if is_logged(value) else 1)
 
 
@@ -114,7 +114,8 @@ def claim_call(
 
 
 def spends_of(worker: str, settlements: Iterable[Settlement]) -> list[Call[dict[str, str]]]:
-    """Return one call per queue that reports the units that jobs really took, and pauses scopes.
+    """Return one call per queue that reports how many units of their rates the jobs really took, and pauses the scopes
+    that handlers have paused.
 
     The worker sends these calls before the settlements, because a settled claim is no longer in force. Usually the list
     is empty.
@@ -153,6 +154,7 @@ def calls_of(
                     (s.claim.id, s.claim.fence, s.verdict, s.delay_ms, s.reason, s.error)
                     for s in group
                 ],
+                [s.known for s in group],
             )
         elif script == "park":
             call = claims.park(
@@ -163,6 +165,7 @@ def calls_of(
                 queue,
                 worker,
                 [(s.claim.id, s.claim.fence, s.reason, s.error, s.lane, s.delay_ms) for s in group],
+                [s.known for s in group],
             )
         calls.append((call, group))
     return calls

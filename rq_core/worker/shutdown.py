@@ -23,6 +23,9 @@ log = logging.getLogger(__package__)
 STOP_WAIT_S: Final = 1.0
 """Maximum seconds that a stopping worker waits after it has asked its handlers to stop. In this time async handlers
 end, and threads close the dependencies of their handlers."""
+SAVE_WAIT_S: Final = 4.0
+"""Maximum seconds in which a stopping worker saves again the entries of durable jobs that Redis has lost, while it
+sends its last settlements. After this time, the worker gives these jobs back, and their next runs repeat steps."""
 REPORT_WAIT_S: Final = 5.0
 """Maximum seconds in which a stopping worker sends its last settlements. A claim that is not settled in this time ends
 with its lease."""
@@ -52,6 +55,12 @@ class Shutdown:
         """
         lifetime = self._lifetime
         flushing = asyncio.create_task(self._flush_all())
+        returning: list[asyncio.Task[None]] = []
+        if self._handlers.busy:
+            # The jobs may take hours, and without the token, idle workers sleep for up to 5 s.
+            returning = [
+                asyncio.create_task(self._return_tokens(each)) for each in self._groups.all
+            ]
         if lifetime.retired:
             began = asyncio.create_task(lifetime.grace_began.wait())
             await asyncio.wait({flushing, began}, return_when=asyncio.FIRST_COMPLETED)
@@ -64,24 +73,29 @@ class Shutdown:
                 extra={"worker": lifetime.worker},
             )
         await lifetime.let_end(flushing)
-        await end_tasks(flushing)
+        await end_tasks(flushing, *returning)
 
     async def give_back(self) -> None:
-        """Stop the handlers that still run, give their jobs back, and send all settlements that are left."""
+        """Stop the handlers that still run, give their jobs back, and send all settlements that are left.
+
+        If Redis lacks entries of a durable job, the worker first saves these entries again.
+        """
         executor, lost = self._handlers.executor, self._handlers.lost_entries
         for running in tuple(executor.running.values()):
             executor.end(running, WorkerStopping())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_WAIT_S):
-                while lost.busy or any(each.can_stop for each in executor.running.values()):
+                while any(each.can_stop for each in executor.running.values()):
                     self._groups.news.clear()
                     await self._groups.news.wait()
-        lost.give_back()
         for running in executor.unsettled:
             # Threads, and async handlers that did not end on cancellation.
             running.settled = True
             self._groups.settle(running.settlement("rollback", 0, Reason.SHUTDOWN))
+        saving = asyncio.get_running_loop().call_later(SAVE_WAIT_S, lost.give_back)
         await asyncio.gather(*map(self._report_last, self._groups.all))
+        saving.cancel()
+        lost.give_back()
 
     async def _flush_all(self) -> None:
         await asyncio.gather(*map(self._flush, self._groups.all))
@@ -112,12 +126,13 @@ class Shutdown:
     async def _report_last(self, group: QueueGroup) -> None:
         try:
             async with asyncio.timeout(REPORT_WAIT_S):
-                while group.finished:
-                    await self._turns.send(group, claims=[])
-                # A token that the watcher took and that will not be used belongs to another worker.
-                for queue in group.queues.values():
-                    if not queue.absent:
-                        await self._client.return_token(queue.name)
+                while group.finished or self._handlers.lost_entries.saves_for(group.queues):
+                    if group.finished:
+                        await self._turns.send(group, claims=[])
+                    else:
+                        self._groups.news.clear()
+                        await self._groups.news.wait()
+                await self._put_tokens(group)
         except (TimeoutError, RqCoreError) as error:
             why = str(error) or "no answer"
             if why == str(self._lifetime.failure):
@@ -128,3 +143,15 @@ class Shutdown:
                 why,
                 extra={"worker": self._lifetime.worker},
             )
+
+    async def _return_tokens(self, group: QueueGroup) -> None:
+        with contextlib.suppress(RqCoreError):  # The worker tries again at its end.
+            await self._put_tokens(group)
+
+    async def _put_tokens(self, group: QueueGroup) -> None:
+        """Put a wake token into each queue. If the watcher has taken a token that this worker will not use, another
+        worker gets it in this way.
+        """
+        for queue in group.queues.values():
+            if not queue.absent:
+                await self._client.return_token(queue.name)

@@ -17,7 +17,7 @@ from rq_core.model.lib.text import counted
 from rq_core.model.table.reasons import Reason
 from rq_core.protocol.calls.claims import Claimed, extend
 from rq_core.protocol.engine.plan import Call
-from rq_core.worker.capacity import Capacity
+from rq_core.worker.capacity import CLAIM_MAX, Capacity
 from rq_core.worker.child_ends import NO_SIGNALS, ChildEnds, SignalsBehind
 from rq_core.worker.claim_counters import FlowTable
 from rq_core.worker.held_jobs import FRESH_INTERVALS, OVERLAP_S_MAX, Handlers
@@ -42,13 +42,13 @@ SECOND_MIN: Final = 8
 settlement for every four places. With a second turn, Redis need not wait for the worker. Without a minimum, the worker
 would send more turns, with fewer settlements each."""
 ARMED_MAX: Final = 16
-"""Maximum number of jobs of an armed claim. If the worker vanishes, its armed claim may still take these jobs, which
-then wait for the end of their leases."""
+"""Maximum number of jobs in a claim that the worker sends together with a wait for a wake token. If the worker
+vanishes, Redis may still carry out this claim, and its jobs then wait for the end of their leases."""
 
 
 @dataclass(slots=True)
 class _Asked:
-    """A claim that a turn has sent, before its answer has arrived."""
+    """A claim, from its preparation until its answer has arrived."""
 
     queue: WatchedQueue
     limit: int
@@ -61,6 +61,10 @@ class _Asked:
     """Monotonic time at which the claim was sent: the leases of its jobs began later."""
     release: Callable[[], None]
     """The function that releases the places that are reserved for the claim."""
+
+    def is_sent(self) -> None:
+        """Note that the claim, which was prepared before, has been sent now."""
+        self.sent = self.queue.looked = time.monotonic()
 
 
 class Turns:
@@ -91,6 +95,8 @@ class Turns:
         self._on_claim = on_claim
         self._flow = flow
         self.child_ends = ChildEnds(client, lifetime.worker)
+        self.over: asyncio.Future[Any] | None = None
+        """A future that is done when the worker claims no more. None: the worker sends no claim behind a wait."""
         if len(groups.queues) == 1 and not lifetime.options.burst and capacity.on_reserve is None:
             groups.all[0].watcher.arm = self.arm
 
@@ -206,57 +212,79 @@ class Turns:
         release = self._capacity.reserve(queue.name, limit, self._groups)
         return _Asked(queue, limit, successes, queue.epoch, call, queue.looked, release)
 
-    def arm(self, queue: WatchedQueue, seconds: float) -> asyncio.Task[None] | None:
-        """Begin to wait for a wake token for up to ``seconds``, with a claim behind the wait. Return the task, which
-        ends when the claim's jobs have arrived. Return None if the worker should wait without a claim.
+    def arm(self, queue: WatchedQueue, seconds: float, *, far: bool) -> asyncio.Task[None] | None:
+        """Begin to wait up to ``seconds`` for a wake token, with a claim behind the wait. Return the asyncio task of
+        the wait; it ends when the claim's jobs have arrived. None: the worker should wait without a claim.
 
-        The token then brings the jobs with it. The claim takes part in everything as that of a turn does: its places
-        are reserved, and if its answer is lost, or the worker stops, it is sent again under its number. So the turns
-        may go on to claim meanwhile.
+        If Redis is ``far``, the claim is sent together with the wait, and the jobs arrive with the token. Otherwise the
+        claim is prepared, and sent when the token arrives.
+
+        The claim is treated like the claim of a turn: its places are reserved, and if its answer is lost, or the worker
+        stops, the claim is sent again under the same number. So turns may claim further jobs meanwhile.
         """
         group, handlers = self._groups.of[queue.name], self._handlers
         if handlers.executor.running and handlers.steps_took > OVERLAP_S_MAX:
             # While a handler blocks the loop, no heartbeat would extend the leases of the claimed jobs.
             return None
-        free = self._capacity.most - self._capacity.taken
-        limit = int(min(free, self._jobs_left(), ARMED_MAX))
+        free = self._capacity.for_one_claim()
+        limit = int(min(free, self._jobs_left(), ARMED_MAX if far else CLAIM_MAX))
         if limit <= 0 or handlers.held is not None or self._lifetime.over.is_set():
+            return None
+        if self.over is None:
             return None
         asked = self._ask(queue, limit, ())
         group.claiming.append(asked.call)
-        group.armed = asyncio.create_task(self._wait_and_claim(group, asked, seconds))
+        group.armed = asyncio.create_task(self._wait_and_claim(group, asked, seconds, far=far))
         return group.armed
 
-    async def _wait_and_claim(self, group: QueueGroup, asked: _Asked, seconds: float) -> None:
-        """Wait with an armed claim, and start its jobs. Raises the error of the wait, or RqCoreError."""
-        handlers = self._handlers
+    async def _wait_and_claim(
+        self, group: QueueGroup, asked: _Asked, seconds: float, *, far: bool
+    ) -> None:
+        """Wait for a wake token with an armed claim, and start the jobs of the claim. Raises the error of the wait."""
+        handlers, over = self._handlers, self.over
+        assert over is not None
         try:
             try:
                 result, error = await self._client.wait_and_carry_out(
-                    asked.call, seconds, until=self._lifetime.over
+                    asked.call, seconds, over, None if far else asked.is_sent
                 )
-            except BaseException:
-                self._capacity.shares.refund(asked.queue.name, asked.limit)
-                group.watcher.look_again(asked.queue)
+            except BaseException as failure:
+                self._not_sent(group, asked)
+                if isinstance(failure, RqCoreError):
+                    return  # The turn that follows meets the same error, and decides what the worker does.
                 raise
             finally:
                 group.claiming.remove(asked.call)
+            if result is None:
+                self._not_sent(group, asked)
+                if error is not None:
+                    raise error
+                return  # The worker has stopped.
             self._stats.turns += 1
+            took = time.monotonic() - asked.sent
             await self._answered(asked, result)
         finally:
             asked.release()
             handlers.begin_held()
         if handlers.arrived and self._due(group) is None:
             handlers.begin_arrived()
+        if not far:
+            # Far from Redis, the end of the wait is not known.
+            self._flow.turned(took)
         self._groups.news.set()
         if error is not None:
             raise error
+
+    def _not_sent(self, group: QueueGroup, asked: _Asked) -> None:
+        """Note that an armed claim brings no answer, and let the worker claim again."""
+        self._capacity.shares.refund(asked.queue.name, asked.limit)
+        group.watcher.look_again(asked.queue)
 
     async def _spend(self, spends: Sequence[Call[Any]]) -> None:
         """Report the units that jobs really took, before their claims end.
 
         The report has a round trip of its own. If Redis lacks the report's script, the report is sent again. In a
-        shared round trip, the settlements would then come first.
+        shared round trip, the settlements would then reach Redis before the report.
         """
         for result in await self._client.carry_out(spends):
             if isinstance(result, RqCoreError):
@@ -314,7 +342,7 @@ class Turns:
         return failed
 
     async def _still_held(self, asked: _Asked, claimed: Claimed) -> tuple[Claimed, float]:
-        """Extend the leases of jobs whose claim was answered late, because the leases may have expired.
+        """Extend the leases of jobs whose claim Redis answered late: these leases may have expired.
 
         Return the jobs that are still claimed, and a monotonic time: their leases began then or later. Nothing may be
         settled for the other jobs: other workers claim them.
@@ -386,8 +414,8 @@ class Turns:
     def _claimed(
         self, asked: _Asked, result: Claimed | RqCoreError, *, uncounted: bool = False
     ) -> bool:
-        """Start the claimed jobs. Give back the jobs that have no place. With ``uncounted``, give all back: perhaps no
-        cap counted them.
+        """Start the claimed jobs. Give back the jobs that have no place. With ``uncounted``, give all jobs back:
+        perhaps no cap counted them.
 
         Return True if the claim failed.
         """

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from rq_core.connections.async_client import AsyncClient
 from rq_core.errors import RqCoreError
@@ -28,19 +28,28 @@ LOOK_S_MAX: Final = 5.0
 BURST_LOOK_S: Final = 0.1
 """Maximum seconds between two claims of an idle worker in burst mode."""
 FAR_S: Final = 0.0003
-"""Round trip (seconds) above which a worker arms its claims. Nearer, the producer would wait for the claim longer than
-the job would begin earlier."""
+"""Seconds of a round trip above which a worker sends its claim together with its wait for a wake token. For a shorter
+round trip, this would delay the producer, which waits for the claim, by more than the job gains."""
 STILL_FAR_S: Final = 0.0002
-"""Round trip (seconds) down to which a worker that arms its claims goes on to do so."""
+"""Seconds of a round trip down to which a worker goes on to send its claims together with its waits, once it has begun
+to."""
 LATE_S: Final = 0.2
 """Seconds by which a server may end a wait late: an idle server looks at its waits ten times a second."""
 PLAIN_SHARE: Final = 1 / 8
-"""Share of the waits without a claim, at random. A claim that leaves jobs wakes the next worker. Redis carries out the
-armed claims of workers that wake each other one after another, and serves no other client meanwhile. On average, such a
-chain ends after eight workers."""
+"""Share of the waits, chosen at random, that a worker makes without a claim if Redis is far. A claim that leaves jobs
+wakes the next worker. If all workers sent their claims together with their waits, Redis would carry out one claim after
+another, and serve no other client meanwhile. With this share, such a chain ends after eight workers on average."""
 PAUSE_S: Final = 0.2
 """Seconds of pause after a wait that failed."""
 TROUBLE_PAUSE_S: Final = 1.0
+
+
+class Arm(Protocol):
+    """The type of Turns.arm."""
+
+    def __call__(
+        self, queue: WatchedQueue, seconds: float, *, far: bool
+    ) -> asyncio.Task[None] | None: ...
 
 
 @dataclass(slots=True)
@@ -89,8 +98,9 @@ class WatchedQueue:
 
 
 class Watcher:
-    """Waits for the wake tokens of these queues. While the worker is full, or claims from all these queues anyway, it
-    does not wait for tokens."""
+    """Waits for the wake tokens of a worker's queues. While the worker is full, or claims from all these queues anyway,
+    it does not wait for tokens.
+    """
 
     def __init__(
         self,
@@ -118,15 +128,16 @@ class Watcher:
         """True if the last token lets the worker claim. Otherwise a token that came goes back to Redis."""
         self._room = asyncio.Event()
         self._quiet = asyncio.Event()
-        self.arm: Callable[[WatchedQueue, float], asyncio.Task[None] | None] | None = None
-        """Begins a wait with an armed claim (Turns.arm). None: the worker never arms a claim."""
+        self.arm: Arm | None = None
+        """Begins a wait for a wake token with an armed claim, which is sent behind the wait (Turns.arm). None: the
+        worker never arms a claim."""
         self._wake = queue_keys(next(iter(queues)), client.prefix)("wake")
         """The key of the tokens of the only queue."""
         self._is_far = False
-        """True if the round trip was long when it was last looked at."""
+        """True if the round trip to Redis was long before the last wait."""
         self._waited = True
-        """False if the last wait failed. The next wait is then without a claim: a user that may not wait would claim in
-        a loop."""
+        """False if the last wait failed. The next wait is then without a claim. Otherwise a worker whose Redis user may
+        not wait would claim in a loop."""
 
     async def run(self) -> None:
         """Watch until ``stop`` is called."""
@@ -249,19 +260,21 @@ class Watcher:
         await asyncio.sleep(0)
 
     def _armed(self, seconds: float) -> asyncio.Task[None] | None:
-        """Begin a wait with an armed claim, and return it. Return None if the worker should wait without a claim."""
+        """Begin a wait for a wake token with an armed claim. Return the wait's asyncio task; None: the worker should
+        wait without a claim.
+        """
         pool = self._client.pool_of(self._wake)
-        self._is_far = pool is not None and pool.round_trip > (
-            STILL_FAR_S if self._is_far else FAR_S
-        )
-        if not (self._is_far and self._waited) or random.random() < PLAIN_SHARE:  # noqa: S311 - no secret
+        if pool is None or not self._waited:
+            return None
+        self._is_far = pool.round_trip > (STILL_FAR_S if self._is_far else FAR_S)
+        if self._is_far and random.random() < PLAIN_SHARE:  # noqa: S311 - no secret
             return None
         (queue,) = self._queues.values()
         if queue.due < time.monotonic() + seconds + LATE_S:
             # The timer lets the worker claim when the job is due. The server may end the wait too late for that.
             return None
         assert self.arm is not None
-        return self.arm(queue, seconds)
+        return self.arm(queue, seconds, far=self._is_far)
 
     def _use_token(self, name: str) -> None:
         """Let the worker claim from the token's queue, unless the worker is full or stops."""

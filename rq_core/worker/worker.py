@@ -166,7 +166,7 @@ class Worker:
         ]
         telling.append(asyncio.create_task(self._startup.await_absent()))
         telling.append(asyncio.create_task(self._startup.declare_hourly(self._ticker)))
-        over = asyncio.create_task(lifetime.over.wait())
+        over = self._turns.over = asyncio.create_task(lifetime.over.wait())
         if self.options.burst and not self._groups.present:
             lifetime.end()
         try:
@@ -289,8 +289,8 @@ class Burst:
         self._deaths: dict[str, DeathWatch] | None = None
         """The death watches by queue; None before the first check."""
         self._asking = False
-        """True while a turn finds out whether the worker may end. The turns of all groups ask, and one answer is enough
-        for all."""
+        """True while a turn finds out whether the worker may end. The turns of all groups need to know this, and one
+        answer is enough for all."""
 
     def active(self) -> bool:
         """Return whether a job runs, a settlement waits to be sent, or the worker should claim from a queue."""
@@ -339,8 +339,9 @@ class Burst:
         return True
 
     async def _tell_of_last_deaths(self) -> bool:
-        """Enqueue the hooks' jobs of the last deaths. Return whether there were any, because these jobs may have to run
-        now."""
+        """Enqueue the hooks' jobs of the last deaths. Return whether there were such deaths, because the hooks' jobs
+        may have to run now.
+        """
         if self._deaths is None:
             self._deaths = death_watches(self._client, self._tasks, self._groups.queues)
         if not self._deaths:

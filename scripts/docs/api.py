@@ -218,7 +218,10 @@ def _option(option: click.Option) -> tuple[str, str]:
 def errors_md() -> str:
     """Return the page of the errors: the tree of their classes, and the message of each."""
     errors = [each for each in (getattr(rq_core, name) for name in _NAMES) if _is_error(each)]
-    tree, families = [], ("UsageError", "Refused", "ServerError", "NoResult", "HandlerSignal")
+    tree, families = (
+        [],
+        ("UsageError", "Refused", "ServerError", "NoResult", "HandlerSignal", "GiveUp"),
+    )
     for each in errors:
         assert isinstance(each, type)
         above = each.__mro__[1].__name__

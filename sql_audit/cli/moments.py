@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -43,7 +44,7 @@ def why_command(job: str, url: str | None, queue: str | None, as_json: bool) -> 
         if answer.state == "scheduled" and answer.due_ms is not None:
             say(f"  is due at {readable(answer.due_ms)}")
         periods: list[JobPause | JobWait] = [*answer.pauses, *answer.waits]
-        for period in sorted(periods, key=lambda each: each.since_ms):
+        for period in sorted(periods, key=_span_of):
             if isinstance(period, waits.JobWait):
                 _say_wait(period)
             else:
@@ -53,6 +54,13 @@ def why_command(job: str, url: str | None, queue: str | None, as_json: bool) -> 
         if answer.pruned is not None:
             say(f"  some waits may be missing: {answer.pruned.says}")
     print_marks(terminal(), marks)
+
+
+def _span_of(period: JobPause | JobWait) -> tuple[float, float]:
+    """Return the beginning and the end of a period (Unix ms). Of two periods that begin at once, the shorter one came
+    first.
+    """
+    return period.since_ms, math.inf if period.until_ms is None else period.until_ms
 
 
 def _say_wait(wait: JobWait) -> None:
@@ -67,6 +75,8 @@ def _say_wait(wait: JobWait) -> None:
     cause = "no cap held it back: no worker was free, or the queue was paused"
     if wait.held_back_by:
         cause = f"held back by {wait.held_back_by}"
+    elif wait.claim is not None and not wait.waited_ms:
+        cause = "nothing held it back"
     say(
         f"  waited {in_ms(wait.waited_ms)} from {readable(wait.since_ms)}{ended}; {cause}; "
         f"{least}{counted(wait.others_claimed, 'claim')} of other jobs began meanwhile"

@@ -263,7 +263,7 @@ def _print_result(result: VerifyResult) -> None:
         say(
             f"  {found.verdict}: {counted(found.events, 'event')} in "
             f"{counted(found.entries, 'entry', 'entries')} and "
-            f"{counted(found.batches, 'batch', 'batches')}, {counted(found.live, 'job')} alive"
+            f"{counted(found.batches, 'batch', 'batches')}, {counted(found.live, 'job')} in Redis"
         )
         if found.orphans:
             orphans = counted(found.orphans, "event is orphaned", "events are orphaned")

@@ -1,34 +1,60 @@
-"""Checks the results of children that durable jobs have saved (I24). The child must have succeeded with this result.
+"""Checks durable jobs and their children, across the logs of their queues.
 
-The child's success is in the log of the child's queue. No field of an event names the child: its id is computed from
-the parent's box and the step's name. Nothing is proved if the child's log has gaps, or is not in this database.
+- I24: if a job has saved a child's result, this child has succeeded with this result.
+- I25: no child is lost. Each child that a job has enqueued is in the log of its queue. When a job saves how its
+  children have ended, all its children have ended, and the job has saved the result of each child that succeeded. A job
+  does not wait for a child that has ended. A parked job that is due is woken (see :class:`ParkedParents`).
+
+A fork has copies of the results of its origin's children. These results are compared only if the log has the value of
+the fork's entry for the ``map``: this value names the origin's box.
+
+Nothing is proved about a child if the log of the child's queue has gaps, or is not in this database. Some checks also
+need the parent's complete log: they are left out if that log has gaps. A note is added if a complete log has a child of
+a launch whose children's number and queues are unknown: SQL was changed, or other children are in a queue whose log is
+not in this database or has gaps.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections import deque
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import islice, takewhile
+from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, text
 
-from rq_core.model.durable.children import child_id
-from rq_core.model.table.machine import Event
+from rq_core.model.durable.children import CHILDREN_MAX, KEEP_MS
+from rq_core.model.table.effects import target
+from rq_core.model.table.machine import Event, State
 from sql_audit.proof.event_details import facts_in
+from sql_audit.proof.launches import Launch, Launches, SavedItem, fill_queues, positions
 from sql_audit.store.job_rows import EventRow
 
 MARGIN_MS: Final = 60_000
-"""A missing success of a child is a fault only if the log of the child's queue is this many ms ahead of the event with
-which the parent saved the result. The clocks of two servers are assumed to differ by less."""
+"""Assumed maximum difference in ms between the clocks of two servers. If the log of a child's queue lacks an event that
+must come before an event of the parent, this is a fault only if that log continues for more than this many ms after the
+parent's event."""
+PASSES_MAX: Final = 1_000
+"""A violation is reported when this many claims have passed over a parked job that is due. (Fewer prove nothing: a
+claim wakes only the first 250 jobs and rates that are due, and the log does not show which rates are due.)"""
 CHUNK: Final = 500
 """Number of children that one query reads."""
 
-_SAVED: Final = str(Event.STEP_SAVED)
-_ITEM: Final = re.compile(r"(.+)=(\d+)")
-_DIGEST: Final = re.compile(r"[0-9a-f]{32}")
+_ENDS: Final = ("succeeded", "died", "cancelled", "expired", "pruned", "removed", "replaced")
 _CHILDREN: Final = text(
-    "SELECT job_id, queue, detail, type FROM job_event WHERE job_id IN :ids AND type IN ('enqueued', 'succeeded')"
+    "SELECT job_id, queue, type, at_ms, detail FROM job_event WHERE job_id IN :ids AND type IN :types"
+    " ORDER BY queue, epoch, seq, ordinal"
+).bindparams(
+    bindparam("ids", expanding=True),
+    bindparam("types", ("enqueued", "requeued", "lease_expired", *_ENDS), expanding=True),
+)
+_QUEUES: Final = text(
+    "SELECT job_id, queue FROM job_event WHERE job_id IN :ids AND type = 'enqueued'"
 ).bindparams(bindparam("ids", expanding=True))
+_ALL_QUEUES: Final = text("SELECT queue FROM mirror_cursor ORDER BY queue")
 _WHOLE: Final = text(
     "SELECT c.at_ms FROM mirror_cursor c WHERE c.queue = :queue"
     " AND NOT EXISTS (SELECT 1 FROM mirror_loss l WHERE l.queue = c.queue)"
@@ -36,59 +62,311 @@ _WHOLE: Final = text(
     " AND NOT EXISTS (SELECT 1 FROM quarantine q WHERE q.queue = c.queue)"
     " AND (SELECT COUNT(*) FROM mirror_epoch e WHERE e.queue = c.queue) = 1"
 )
+_DELETED: Final = text(
+    "SELECT 1 FROM job_event WHERE job_id IS NULL AND queue = :queue AND type = 'queue_deleted' LIMIT 1"
+)
+_AT: Final = text(
+    "SELECT at_ms FROM job_event WHERE queue = :queue AND epoch = :epoch AND seq = :seq LIMIT 1"
+)
+_SET_BACK: Final = text(
+    "SELECT 1 FROM (SELECT at_ms, LAG(at_ms) OVER (ORDER BY epoch, seq, ordinal) AS before_ms FROM job_event"
+    " WHERE queue = :queue) AS events WHERE at_ms < before_ms - :margin LIMIT 1"
+)
+
+Wrong = tuple[str, EventRow, str]
+"""The invariant, the event, and what is wrong: a predicate whose subject is the event."""
 
 
-class SavedItem(NamedTuple):
-    """An event ``step_saved`` that may have a child's result, and the result's digest."""
+@dataclass(slots=True)
+class ChildLog:
+    """The events of a child in the log of its queue."""
 
-    row: EventRow
-    digest: str
+    queue: str
+    begun: int = 0
+    """Number of times that the child was enqueued or requeued."""
+    ends: list[int] = field(default_factory=list)
+    """Unix ms of each end of the child."""
+    succeeded: int = 0
+    """Number of the ends that are successes."""
+    digests: dict[Any, int] = field(default_factory=dict)
+    """The digests of the results of the successes, each with the Unix ms of the first success with it."""
+
+    def add(self, kind: str, at_ms: int, detail: str | None) -> None:
+        """Add an event of the child."""
+        if kind in (Event.ENQUEUED, Event.REQUEUED):
+            self.begun += 1
+        elif kind == Event.SUCCEEDED:
+            self.ends.append(at_ms)
+            self.succeeded += 1
+            self.digests.setdefault(facts_in(detail).get("value_digest"), at_ms)
+        elif target(Event(kind), facts_in(detail)) in (None, State.DEAD):
+            self.ends.append(at_ms)
+
+    @property
+    def ended_once_ms(self) -> int | None:
+        """Unix ms of the end of a child that has ended once and was never requeued; None for another child."""
+        return self.ends[0] if self.begun == len(self.ends) == 1 else None
 
 
 class FamilyProof:
     """Checks the children of one queue's durable jobs. Call :meth:`feed` with all events, then :meth:`wrong`."""
 
-    def __init__(self) -> None:
-        self._saved: dict[str, SavedItem] = {}
-        """The events that saved results of children, by the child's id."""
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._launches = Launches()
+        self._parked = ParkedParents(self._launches.parents)
         self._whole: dict[str, int | None] = {}
         """By queue: the time (Unix ms) up to which the queue's log has every event. None: the log may lack events."""
+        self._set_back: dict[str, bool] = {}
+        """By queue: whether the clock of its server was set back by more than MARGIN_MS."""
+        self.unproved: dict[tuple[str, str], tuple[EventRow, str]] = {}
+        """By the id of the box and the name of the launch: the event that says that all children of the launch are
+        enqueued, and why nothing is proved about them. Complete after :meth:`wrong`."""
+        read, parked = self._launches.read, self._parked
+        self._steps: dict[str, Callable[[EventRow], None]] = {
+            "step_saved": read,
+            "step_begun": read,
+            "parked": parked.park,
+            "claimed": parked.claim,
+            **dict.fromkeys(("woken", "promoted", "expired", "cancelled", "removed"), parked.move),
+        }
 
     def feed(self, events: Sequence[EventRow]) -> None:
-        """Collect the events ``step_saved`` that may have results of children."""
+        """Read the events of the queue, in order."""
+        steps = self._steps
         for row in events:
-            if row[4] != _SAVED:
-                continue
-            facts = facts_in(row[10])
-            named, digest = _ITEM.fullmatch(facts["name"]), str(facts.get("digest"))
-            if named is not None and _DIGEST.fullmatch(digest):
-                child = child_id(facts["life"], named[1], int(named[2]))
-                self._saved[child] = SavedItem(row, digest)
+            if row[4] in steps:
+                steps[row[4]](row)
 
-    def wrong(self, connection: Connection) -> Iterator[tuple[EventRow, str]]:
-        """Yield each event that saves a child's result although the child did not succeed with this result. With each
-        event, yield a sentence.
+    def wrong(self, connection: Connection) -> Iterator[Wrong]:
+        """Yield each event of the queue that violates I24 or I25 according to the logs of the children's queues."""
+        self._find_queues(connection)
+        is_whole = self._whole_upto(connection, self._queue) is not None
+        if is_whole:
+            for row, says in self._parked.passed:
+                yield "I25", row, says
+        children = positions(self._launches.values())
+        while chunk := list(islice(children, CHUNK)):
+            logs = _logs_of(connection, [job_id for job_id, _, _ in chunk])
+            for job_id, launch, index in chunk:
+                log = logs.get(job_id)
+                queue = launch.queues[index] if index < len(launch.queues) else None
+                if log is not None and queue in (None, log.queue):
+                    yield from self._item(connection, job_id, launch.items.get(index), log)
+                if queue is not None:
+                    for wrong in self._child(connection, job_id, launch, index, log):
+                        if self._clocks_agree(connection, queue):
+                            yield wrong
+                elif log is not None and launch.is_unknown:
+                    self._note(connection, job_id, launch, log.queue)
+                elif (
+                    # A step with a key may have the name of a result, but no child then has the computed id.
+                    (launch.queues or (launch.has_none and log is not None))
+                    and is_whole
+                    and launch.items[index].entry > launch.entry
+                ):
+                    count = len(launch.queues)
+                    row = launch.items[index].row
+                    yield "I25", row, f"saves the result of child {index}, and there are {count}"
+
+    def _item(
+        self, connection: Connection, child: str, item: SavedItem | None, log: ChildLog
+    ) -> Iterator[Wrong]:
+        """Compare a saved result with the child's successes (I24)."""
+        upto_ms = self._whole_upto(connection, log.queue)
+        if item is None or item.digest is None or upto_ms is None:
+            return
+        first_ms = log.digests.get(item.digest)
+        if first_ms is not None:
+            if first_ms > item.row[5] + MARGIN_MS and self._clocks_agree(connection, log.queue):
+                late_ms = first_ms - item.row[5]
+                says = f"saves the result of child {child}, which succeeded {late_ms} ms later"
+                yield "I24", item.row, says
+        elif log.succeeded:
+            says = f"saves digest {item.digest}, and child {child} did not succeed with it"
+            yield "I24", item.row, says
+        elif upto_ms > item.row[5] + MARGIN_MS:
+            yield "I24", item.row, f"saves the result of child {child}, which did not succeed"
+
+    def _child(
+        self, connection: Connection, child: str, launch: Launch, index: int, log: ChildLog | None
+    ) -> Iterator[Wrong]:
+        """Compare the parent's events about a child with the child's log (I25)."""
+        queue, row, join = launch.queues[index], launch.row, launch.join
+        upto_ms = self._whole_upto(connection, queue)
+        if upto_ms is None or row is None:
+            return
+        if log is None or log.queue != queue:
+            if upto_ms > row[5] + MARGIN_MS:
+                says = f"has enqueued child {child}, which the log of queue {queue} does not have"
+                yield "I25", row, says
+            return
+        if join is not None and index not in launch.items:
+            if not any(at_ms <= join[5] + MARGIN_MS for at_ms in log.ends):
+                if upto_ms > join[5] + MARGIN_MS:
+                    yield "I25", join, f"says how all children have ended, and {child} has not"
+            elif log.succeeded == len(log.ends) and self._was_known(connection, log, join):
+                yield "I25", join, f"leaves out the result of child {child}, which has succeeded"
+        wait, ended_ms = launch.waits.get(index), log.ended_once_ms
+        if wait is None or ended_ms is None or ended_ms + MARGIN_MS >= wait.row[5]:
+            return
+        # In a run that has enqueued the children itself, a flow waits for them before it reads their ends.
+        fence = wait.fence
+        if tuple(row[1:3]) < fence and self._whole_upto(connection, self._queue) is not None:
+            at = {"queue": self._queue, "epoch": fence.epoch, "seq": fence.seq}
+            claimed_ms = connection.execute(_AT, at).scalar_one_or_none()
+            if claimed_ms is not None and ended_ms + MARGIN_MS < claimed_ms:
+                says = f"waits for child {child}, which has ended {claimed_ms - ended_ms} ms before the claim began"
+                yield "I25", wait.row, says
+
+    def _note(self, connection: Connection, child: str, launch: Launch, queue: str) -> None:
+        """Note that nothing is proved about a launch, since its digest does not fit the children in the log."""
+        row, upto_ms = launch.row, self._whole_upto(connection, queue)
+        # The log of another queue, with other children, may be behind.
+        if row is not None and upto_ms is not None and upto_ms > row[5] + MARGIN_MS:
+            says = (
+                f"map {launch.name} of job {row[6]} has child {child}, and its digest does not show which children it"
+                " has: some are in a queue that this database lacks, or has only in part, or the digest was changed"
+            )
+            self.unproved.setdefault((launch.life, launch.name), (row, says))
+
+    def _was_known(self, connection: Connection, log: ChildLog, join: EventRow) -> bool:
+        """Return whether Redis still knew that a child had succeeded when the parent read how all its children had
+        ended.
+
+        The parent read this after its last child had ended, and before it saved the event ``join``.
         """
-        ids = list(self._saved)
-        for first in range(0, len(ids), CHUNK):
-            chunk = ids[first : first + CHUNK]
-            queues: dict[str, str] = {}
-            digests: dict[str, set[Any]] = {}
-            for job_id, queue, detail, kind in connection.execute(_CHILDREN, {"ids": chunk}):
-                queues[job_id] = queue
-                if kind == Event.SUCCEEDED:
-                    digests.setdefault(job_id, set()).add(facts_in(detail).get("value_digest"))
-            for child, queue in queues.items():
-                row, digest = self._saved[child]
-                upto_ms = self._whole_upto(connection, queue)
-                if upto_ms is None or digest in digests.get(child, ()):
-                    continue
-                if child in digests:
-                    yield row, f"saves digest {digest}, and child {child} did not succeed with it"
-                elif upto_ms > row[5] + MARGIN_MS:
-                    yield row, f"saves the result of child {child}, which did not succeed"
+        return (
+            join[5] - min(log.ends) < KEEP_MS - MARGIN_MS
+            and self._whole_upto(connection, self._queue) is not None
+            and connection.execute(_DELETED, {"queue": log.queue}).scalar_one_or_none() is None
+        )
+
+    def _find_queues(self, connection: Connection) -> None:
+        """Set the queues of the children of each launch whose children are all in the log."""
+        launches = self._launches.unknown()
+        first = dict(_chunked(connection, _QUEUES, [launch.child(0) for launch in launches]))
+        by_queue: dict[str, list[Launch]] = {}
+        absent: list[Launch] = []
+        for launch in launches:
+            queue = first.get(launch.child(0))
+            (absent if queue is None else by_queue.setdefault(queue, [])).append(launch)
+        for queue, found in by_queue.items():
+            fill_queues(found, queue)
+            for launch in found:
+                if not launch.queues:
+                    self._find_mixed(connection, launch)
+                if not launch.queues:
+                    self._note(connection, launch.child(0), launch, queue)
+        # The log may have lost the first child, or the children's queue is not in this database.
+        if absent:
+            for queue in connection.execute(_ALL_QUEUES).scalars().all():
+                if self._whole_upto(connection, queue) is not None:
+                    fill_queues([each for each in absent if not each.queues], queue)
+
+    def _find_mixed(self, connection: Connection, launch: Launch) -> None:
+        """Set the queues of a launch whose children are in several queues."""
+        queues: list[str] = []
+        for first in range(0, CHILDREN_MAX, CHUNK):
+            ids = [launch.child(first + n) for n in range(CHUNK)]
+            found = dict(_chunked(connection, _QUEUES, ids))
+            queues += takewhile(bool, [found.get(each, "") for each in ids])
+            if len(queues) < first + CHUNK:
+                break
+        if launch.fits(queues):
+            launch.queues = queues
+
+    def _clocks_agree(self, connection: Connection, queue: str) -> bool:
+        """Return whether the times of the events in ``queue`` can be compared with those in the parents' queue.
+
+        This reads both logs, so it is called only to confirm a violation.
+        """
+        for each in (self._queue, queue):
+            if each not in self._set_back:
+                values = {"queue": each, "margin": MARGIN_MS}
+                found = connection.execute(_SET_BACK, values).scalar_one_or_none()
+                self._set_back[each] = found is not None
+        return not self._set_back[self._queue] and not self._set_back[queue]
 
     def _whole_upto(self, connection: Connection, queue: str) -> int | None:
         if queue not in self._whole:
             self._whole[queue] = connection.execute(_WHOLE, {"queue": queue}).scalar_one_or_none()
         return self._whole[queue]
+
+
+class ParkedParents:
+    """The parked jobs that have children, and the claims that passed over such a job although it was due.
+
+    Each call that claims jobs first wakes the parked jobs that are due, the oldest first. So if a call claims jobs, but
+    has woken and promoted no job, it passes over each parked job that is due.
+    """
+
+    def __init__(self, parents: Container[str]) -> None:
+        self.passed: list[tuple[EventRow, str]] = []
+        """Pairs: the event of the claim that was the PASSES_MAX-th to pass over a job, and what is wrong."""
+        self._parents = parents
+        self._parked: dict[str, tuple[int, int]] = {}
+        """The event with which each job was parked, by the job's id."""
+        self._due: list[tuple[int, int, int, str]] = []
+        """A heap of the parked jobs. Each item has the Unix ms at which the job is due, the entry that parked the job,
+        and the job's id."""
+        self._late: deque[tuple[int, int, tuple[int, int], str]] = deque()
+        """The jobs that are due. Each item has the number of passes before the job was due, the Unix ms at which the
+        job was due, the entry that parked the job, and the job's id."""
+        self._passes = 0
+        """Number of calls so far that claimed jobs, but woke and promoted no job."""
+        self._swept_ms = -1
+        self._claimed: tuple[int, int] = (0, 0)
+
+    def park(self, row: EventRow) -> None:
+        """Read an event ``parked``."""
+        if row[6] not in self._parents:
+            return
+        with suppress(ValueError):
+            due_ms = facts_in(row[10]).get("due_ms")
+            if type(due_ms) is int:
+                self._parked[row[6]] = row[1], row[2]
+                heappush(self._due, (due_ms, row[1], row[2], row[6]))
+
+    def move(self, row: EventRow) -> None:
+        """Read an event that a call may have logged before the call's claims, or that may end a job's wait."""
+        self._swept_ms = row[5]
+        if row[4] != Event.PROMOTED:
+            self._parked.pop(row[6], None)
+
+    def claim(self, row: EventRow) -> None:
+        """Read an event ``claimed``."""
+        if not self._parked or self._swept_ms == row[5] or self._claimed == (row[1], row[2]):
+            return
+        self._claimed = row[1], row[2]
+        while self._due and self._due[0][0] <= row[5]:
+            due_ms, *at, job_id = heappop(self._due)
+            self._late.append((self._passes, due_ms, (at[0], at[1]), job_id))
+        self._passes += 1
+        while self._late and (
+            self._parked.get(self._late[0][3]) != self._late[0][2]
+            or self._passes - self._late[0][0] >= PASSES_MAX
+        ):
+            _, due_ms, event, job_id = self._late.popleft()
+            if self._parked.get(job_id) == event:
+                says = f"passes over job {job_id}, which waits for its children until {due_ms}"
+                self.passed.append((row, says))
+
+
+def _logs_of(connection: Connection, ids: Sequence[str]) -> dict[str, ChildLog]:
+    """Return the events of these children in their queues' logs, by id. If several queues have a job with this id, only
+    the last queue counts: a producer must have chosen the id of a child on purpose.
+    """
+    found: dict[str, ChildLog] = {}
+    for job_id, queue, kind, at_ms, detail in connection.execute(_CHILDREN, {"ids": ids}):
+        if job_id not in found or found[job_id].queue != queue:
+            found[job_id] = ChildLog(queue)
+        with suppress(KeyError, ValueError, TypeError, AttributeError, RecursionError):
+            # The replay of the child's queue reports an event that cannot be read.
+            found[job_id].add(kind, at_ms, detail)
+    return found
+
+
+def _chunked(connection: Connection, query: Any, ids: Sequence[str]) -> Iterator[Any]:
+    for first in range(0, len(ids), CHUNK):
+        yield from connection.execute(query, {"ids": ids[first : first + CHUNK]})

@@ -22,13 +22,16 @@ from sql_audit.store.schema.tables import EVENT_COLUMNS, job_event, metadata
 READ_EVENTS: Final = 20_000
 """The approximate number of events that one query reads."""
 
+EVENTS_MAX: Final = 2**63 - 1
+"""A limit that is above every number of events."""
+
 BEFORE_ALL: Final = OutboxId(-(2**63), -(2**63))
-"""A number before all numbers that a row can have. Reading begins after it, so that no row is skipped."""
+"""A number before all numbers that a row can have. Reading begins after this number, so that no row is skipped."""
 
 _COLUMNS: Final = ", ".join(EVENT_COLUMNS)
 _RANGE: Final = (
     f"SELECT {_COLUMNS} FROM job_event WHERE queue = ? AND (epoch, seq) > (?, ?) "
-    "AND (epoch, seq) <= (?, ?) ORDER BY epoch, seq, ordinal"
+    "AND (epoch, seq) <= (?, ?) ORDER BY epoch, seq, ordinal LIMIT ?"
 )
 _BATCHES: Final = text(
     "SELECT * FROM mirror_batch WHERE queue = :queue AND batch > :batch ORDER BY batch LIMIT 500"
@@ -109,12 +112,13 @@ class BatchedLog:
 
     def rest(self, end: OutboxId) -> list[EventRow]:
         """Return the events after the last batch that was read, up to the entry ``end``."""
-        return self._rows(self._after, end) if end > self._after else []
+        return self._rows(self._after, end, 0) if end > self._after else []
 
     def _with_rows(
         self, after: OutboxId, group: list[LoggedBatch]
     ) -> Iterator[tuple[LoggedBatch, list[EventRow], list[EventRow]]]:
-        rows = self._rows(after, max(batch.link.last for batch in group))
+        last = max(batch.link.last for batch in group)
+        rows = self._rows(after, last, sum(batch.link.events for batch in group))
         place = 0
         for batch in group:
             begin, link = place, batch.link
@@ -148,9 +152,18 @@ class BatchedLog:
             if not page:
                 return
 
-    def _rows(self, after: OutboxId, upto: OutboxId) -> list[EventRow]:
-        """Return the events after ``after``, up to ``upto``, as plain tuples."""
-        return fetch(self.database, _RANGE, (self.queue, *after, *upto))
+    def _rows(self, after: OutboxId, upto: OutboxId, expected: int) -> list[EventRow]:
+        """Return the events after ``after``, up to ``upto``, as plain tuples. ``expected`` is the number of events that
+        the log should have there.
+        """
+        # With a small limit, PostgreSQL goes along the primary key. It would otherwise expect a ninth of all events
+        # between any two bounds, and read the whole log each time.
+        between = self.queue, *after, *upto
+        expected = min(max(expected, 0), EVENTS_MAX - 1)
+        rows = fetch(self.database, _RANGE, (*between, expected + 1))
+        return (
+            rows if len(rows) <= expected else fetch(self.database, _RANGE, (*between, EVENTS_MAX))
+        )
 
 
 def beginnings(connection: Connection, queue: str) -> list[EpochStart]:

@@ -1,8 +1,8 @@
 """Checks every column of the rows of ``job`` and ``job_attempt`` against the events (I8).
 
 A job's row names the job's last event. When the events have been read up to there, the job's rows are compared with
-those that :mod:`sql_audit.proof.derived_rows` derives. Then the job is dropped. Only jobs with later events stay in
-memory, packed.
+those that :mod:`sql_audit.proof.derived_rows` derives. Then the job is dropped from memory. Only jobs with later events
+stay in memory, packed into bytes.
 
 At the end, some jobs are derived again from all their events, in one snapshot of the database. These are jobs that
 differ, jobs that the mirror changed meanwhile, and jobs with events that Redis forgot. Then rows of jobs and claims
@@ -96,7 +96,7 @@ class RowProof:
         """Begin before the first event.
 
         ``end`` is the last entry that will be fed. ``orphaned`` are the ranges of orphaned events. ``ends`` are the
-        losses and complete baselines that ended live jobs without an event of these jobs.
+        losses and complete baselines that ended live jobs. The jobs have no event of such an end.
         """
         self.database = database
         self.queue = queue
@@ -208,15 +208,13 @@ class RowProof:
             self._suspect(Derived.unpacked(packed))
         self._waiting.clear()
         of_queue = {"queue": self.queue}
-        cursor = connection.execute(_CURSOR, of_queue).one()
-        upto = OutboxId(cursor.epoch or 0, -1 if cursor.seq is None else cursor.seq)
+        upto = _upto(connection, self.queue)
         if upto > self._end:
             epoch, seq = self._end
             between = {"epoch": epoch, "seq": seq, "to_epoch": upto.epoch, "to_seq": upto.seq}
             self._again.update(connection.execute(_SINCE_THEN, of_queue | between).scalars())
         ids = sorted(self._again | self._suspects)
-        for begin in range(0, len(ids), JOBS_AT_ONCE):
-            self._derive_again(connection, ids[begin : begin + JOBS_AT_ONCE], upto)
+        self.derive_again(connection, ids, upto)
         counted = connection.execute(_COUNTS, of_queue).one()
         if not ids and tuple(counted) == (self._jobs_compared, self._claims_compared):
             return  # No row is left that was not compared.
@@ -227,6 +225,11 @@ class RowProof:
         for row in connection.execute(_UNNAMED_CLAIMS, of_queue):
             says = f"its claim {row.fence} has a row, and the job has none"
             self._say("job_attempt", upto, 0, 0, row.job_id, None, says)
+
+    def derive_again(self, connection: Connection, ids: list[str], upto: OutboxId) -> None:
+        """Compare the rows of these jobs with all their events up to the entry ``upto``, SQL's last entry."""
+        for begin in range(0, len(ids), JOBS_AT_ONCE):
+            self._derive_again(connection, ids[begin : begin + JOBS_AT_ONCE], upto)
 
     def _derive_again(self, connection: Connection, ids: list[str], upto: OutboxId) -> None:
         surviving, whole = Derivation(self.queue, self._ends), Derivation(self.queue)
@@ -253,6 +256,26 @@ class RowProof:
 
     def _say(self, *facts: Any) -> None:
         self.wrong.append(WrongRow(*facts))
+
+
+def wrong_rows(
+    database: Database, connection: Connection, queue: str, ids: list[str]
+) -> dict[str, str]:
+    """Return how rows of ``job`` differ from the events of their jobs, by job id. Only the jobs ``ids`` are checked.
+
+    ``connection`` must read one snapshot of ``database``.
+    """
+    orphaned = orphans.ranges(connection, queue)
+    upto = _upto(connection, queue)
+    proof = RowProof(database, queue, upto, orphaned, orphans.ends(connection, queue, orphaned))
+    proof.derive_again(connection, ids, upto)
+    return {wrong.job_id: wrong.says for wrong in proof.wrong if wrong.table == "job"}
+
+
+def _upto(connection: Connection, queue: str) -> OutboxId:
+    """Return the last entry that SQL has."""
+    cursor = connection.execute(_CURSOR, {"queue": queue}).one()
+    return OutboxId(cursor.epoch or 0, -1 if cursor.seq is None else cursor.seq)
 
 
 def _differences(

@@ -2,7 +2,7 @@
 
 ``audit verify`` checks all batches in the same way. Here only the batches with the events to copy are checked. From the
 first of them on, the links of the chain and the number of events are checked, too. Nothing is copied from a batch that
-fails.
+fails a check.
 """
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
@@ -10,6 +10,7 @@ fails.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect, insort
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +18,7 @@ from sqlalchemy import Connection, text
 
 from rq_core.model.events import OutboxId
 from rq_core.model.lib.text import counted
+from sql_audit.mirror.field_types import INTEGER_MAX
 from sql_audit.proof.log import LAST_PRUNE, kept_rows
 from sql_audit.store.chain import Link, found_digest, found_text, rows_digest
 from sql_audit.store.connection.copy import copy_text, event_line
@@ -26,19 +28,23 @@ from sql_audit.store.schema.tables import EVENT_COLUMNS
 EVENTS_MAX: Final = 1_000_000
 """Maximum number of events that one check reads. Events in further batches are not trusted."""
 LINKS_MAX: Final = 10_000
-"""Maximum number of batches whose links are checked. A person who computed 10,000 heads again can compute all heads;
-only a head that is kept elsewhere shows that (``audit verify --head``)."""
-WHAT_TO_DO: Final = "nothing is copied from it into Redis: run `rq-core audit verify`, and find out who changed the log"
+"""Maximum number of batches whose links are checked. A person who has forged 10,000 heads can forge all heads. Only a
+head that is kept outside the database reveals that (``audit verify --head``)."""
+NOT_COPIED: Final = "nothing is copied from it into Redis"
+WHAT_TO_DO: Final = f"{NOT_COPIED}: run `rq-core audit verify`, and find out who changed the log"
 
 _LAST: Final = text("SELECT batch FROM mirror_cursor WHERE queue = :queue")
 _BATCH: Final = text("SELECT * FROM mirror_batch WHERE queue = :queue AND batch = :batch")
 _LINKS: Final = text(
-    "SELECT * FROM mirror_batch WHERE queue = :queue AND batch > :batch ORDER BY batch LIMIT 500"
+    "SELECT * FROM mirror_batch WHERE queue = :queue AND batch > :batch AND batch <= :last "
+    "ORDER BY batch LIMIT 500"
 )
 _ROWS: Final = text(
     f"SELECT {', '.join(EVENT_COLUMNS)} FROM job_event WHERE queue = :queue "
     "AND (epoch, seq) >= (:first_epoch, :first_seq) AND (epoch, seq) <= (:last_epoch, :last_seq) "
-    "ORDER BY epoch, seq, ordinal"
+    # With the limit, PostgreSQL goes along the primary key. It would otherwise expect a ninth of all events between any
+    # two bounds, and read the whole log for each batch.
+    "ORDER BY epoch, seq, ordinal LIMIT :most"
 )
 _COMMITTED: Final = text(
     "SELECT COALESCE(SUM(events), 0) FROM mirror_batch "
@@ -48,6 +54,11 @@ _THERE: Final = text(
     "SELECT COUNT(*) FROM job_event WHERE queue = :queue "
     "AND (epoch, seq) >= (:first_epoch, :first_seq) AND (epoch, seq) <= (:last_epoch, :last_seq)"
 )
+_THERE_BEFORE: Final = text(
+    "SELECT COUNT(*) FROM (SELECT 1 FROM job_event WHERE queue = :queue "
+    "AND (epoch, seq) >= (:first_epoch, :first_seq) AND (epoch, seq) < (:last_epoch, :last_seq) "
+    "ORDER BY epoch, seq, ordinal LIMIT :most) AS found"
+)
 
 
 class _Batch(NamedTuple):
@@ -56,7 +67,9 @@ class _Batch(NamedTuple):
 
 
 class TrustedBatches:
-    """Judges the batches of one queue. Each batch is checked once."""
+    """Judges the batches of one queue. Each batch is read and checked once, and so is each link between two batches:
+    the events of a restore may be in any number of batches.
+    """
 
     def __init__(
         self,
@@ -65,7 +78,9 @@ class TrustedBatches:
         queue: str,
         events_max: int | None = EVENTS_MAX,
     ) -> None:
-        """``connection`` reads one state of ``database``. At most ``events_max`` events are read; None: any number."""
+        """Begin before the first check. ``connection`` reads one state of ``database``. At most ``events_max`` events
+        are read; None: any number.
+        """
         self._database, self._connection, self._queue = database, connection, queue
         self._left = events_max
         self._last: int = connection.execute(_LAST, {"queue": queue}).scalar() or 0
@@ -73,17 +88,24 @@ class TrustedBatches:
         cut = self._prune
         self._cut = OutboxId(0, -1) if cut is None else OutboxId(cut.epoch, cut.seq)
         self._begin: int = 0 if cut is None else cut.cut_batch
+        self._batches: dict[int, _Batch | None] = {}
+        """The batches that were read, by number; None: there is no such batch."""
         self._faults: dict[int, str | None] = {}
         """By number of a checked batch: the reason why the batch cannot be trusted; None: it can be trusted."""
         self._linked: dict[int, str | None] = {}
         """By number of a batch: the reason why the chain from this batch on cannot be trusted; None: it can be
         trusted."""
+        self._right_links: tuple[int, int] | None = None
+        """The first and the last of consecutive batches whose links are right."""
+        self._complete: list[int] = []
+        """Numbers of batches in ascending order. From each of these batches to the last batch, the log has as many
+        events as were committed."""
 
     def why_not(self, entries: Iterable[OutboxId], *, to_end: bool = False) -> str | None:
         """Return the reason why the events of these entries must not be copied into Redis; None if they may be copied.
 
         With ``to_end``, all later batches are checked, too: after the first of these entries, the log must not lack an
-        event. All events that a prune left are checked together.
+        event. If one of the entries is not after the cut of the last prune, all events that the prune left are checked.
         """
         numbers: set[int] = set()
         batch: _Batch | None = None
@@ -124,9 +146,11 @@ class TrustedBatches:
         return found
 
     def _read(self, number: int) -> _Batch | None:
-        asked = {"queue": self._queue, "batch": number}
-        row = self._connection.execute(_BATCH, asked).mappings().one_or_none()
-        return None if row is None else _Batch(Link.of(row), row["head"])
+        if number not in self._batches:
+            asked = {"queue": self._queue, "batch": number}
+            row = self._connection.execute(_BATCH, asked).mappings().one_or_none()
+            self._batches[number] = None if row is None else _Batch(Link.of(row), row["head"])
+        return self._batches[number]
 
     def _fault(self, number: int) -> str | None:
         if number not in self._faults:
@@ -140,8 +164,9 @@ class TrustedBatches:
             return _says(number, "is missing")
         link = batch.link
         if not self._may_read(link.events):
-            return _says(number, "was not checked, since there are too many events to read")
-        rows: list[Any] = [tuple(row) for row in self._connection.execute(_ROWS, self._range(link))]
+            return f"batch {number} of the log was not checked, since there are too many events to read; {NOT_COPIED}"
+        span = self._range(link) | {"most": _one_more(link.events)}
+        rows: list[Any] = [tuple(row) for row in self._connection.execute(_ROWS, span)]
         is_true = rows_digest(copy_text(rows, list(map(event_line, rows)))) == link.digest
         if not is_true or found_digest(self._connection, self._queue, number) != link.found:
             return _says(number, "is not as it was committed (I7)")
@@ -156,7 +181,7 @@ class TrustedBatches:
         if prune.kind != "done":
             return "a prune is under way: run `rq-core audit prune` again, and repeat this"
         if not self._may_read(prune.kept_events):
-            return f"{what} were not checked, since there are too many of them; {WHAT_TO_DO}"
+            return f"{what} were not checked, since there are too many of them; {NOT_COPIED}"
         for events in kept_rows(self._database, self._queue, self._cut, self._connection):
             digest.update(copy_text(events).encode())
             count += len(events)
@@ -167,8 +192,8 @@ class TrustedBatches:
         return None
 
     def _may_read(self, events: int) -> bool:
-        """Subtract ``events`` from the number of events that may still be read. Return False if fewer events may be
-        read.
+        """Subtract ``events`` from the number of events that may still be read. Return False if this number was less
+        than ``events``.
         """
         if self._left is None:
             return True
@@ -181,8 +206,17 @@ class TrustedBatches:
         return self._linked[first]
 
     def _check_links(self, first: int) -> str | None:
+        last = min(self._last, first + LINKS_MAX)
+        right = self._right_links
+        begin, end = first, last
+        if right is not None and right[0] <= first <= right[1]:
+            begin = right[1]
+        elif right is not None and first < right[0] <= last <= right[1]:
+            end = right[0]
+        if right is not None and right[0] <= begin and end <= right[1]:
+            return None
         before: _Batch | None = None
-        for number, batch in enumerate(self._links(first), first):
+        for number, batch in enumerate(self._links(begin, end), begin):
             if batch.link.batch != number:
                 return _says(number, "is missing")
             if batch.link.head != batch.head:
@@ -190,17 +224,20 @@ class TrustedBatches:
             if before is not None and batch.link.prev != before.head:
                 return _says(number, "does not follow from the batch before (I7)")
             before = batch
+        if right is not None and (begin, end) != (first, last):
+            first, last = min(first, right[0]), max(last, right[1])
+        self._right_links = first, last
         return None
 
-    def _links(self, first: int) -> Iterator[_Batch]:
-        number, last = first - 1, min(self._last, first + LINKS_MAX)
+    def _links(self, first: int, last: int) -> Iterator[_Batch]:
+        """Yield the batches that the log has with the numbers from ``first`` to ``last``."""
+        number = first - 1
         while number < last:
-            asked = {"queue": self._queue, "batch": number}
+            asked = {"queue": self._queue, "batch": number, "last": last}
             page = self._connection.execute(_LINKS, asked).mappings().all()
             for row in page:
                 number = row["batch"]
-                if number <= last:
-                    yield _Batch(Link.of(row), row["head"])
+                yield _Batch(Link.of(row), row["head"])
             if not page:
                 return
 
@@ -208,24 +245,57 @@ class TrustedBatches:
         begin, end = self._read(first), self._read(self._last)
         if begin is None or end is None:
             return _says(first if begin is None else self._last, "is missing")
-        of_batches = {"queue": self._queue, "first": first, "last": self._last}
-        committed = self._connection.execute(_COMMITTED, of_batches).scalar_one()
-        span = self._range(begin.link) | {
-            "last_epoch": end.link.last.epoch,
-            "last_seq": end.link.last.seq,
-        }
-        there = self._connection.execute(_THERE, span).scalar_one()
-        if there == committed:
-            return None
-        since = f"the log has {counted(there, 'event')} since batch {first}, {committed:,} were committed (I7)"
-        return f"{since}; {WHAT_TO_DO}"
+        if not self._is_complete_between(begin):
+            committed = self._committed(first, self._last)
+            span = self._range(begin.link, end.link.last)
+            there = self._connection.execute(_THERE, span).scalar_one()
+            if there != committed:
+                since = f"the log has {counted(there, 'event')} since batch {first}, {committed:,} were committed (I7)"
+                return f"{since}; {WHAT_TO_DO}"
+        insort(self._complete, first)
+        return None
 
-    def _range(self, link: Link) -> dict[str, Any]:
+    def _is_complete_between(self, batch: _Batch) -> bool:
+        """Return True if another batch is known from which on the log is complete, and the log has all events between
+        that batch and ``batch``. Then the log is complete from ``batch`` on, too.
+        """
+        first = batch.link.batch
+        at = bisect(self._complete, first)
+        beside = self._complete[max(0, at - 1) : at + 1]
+        if not beside:
+            return False
+        other = self._read(min(beside, key=lambda number: abs(number - first)))
+        if other is None:
+            return False
+        begin, end = sorted((batch, other), key=lambda each: each.link.batch)
+        committed = self._committed(begin.link.batch, end.link.batch - 1)
+        span = self._range(begin.link, end.link.first) | {"most": _one_more(committed)}
+        there: int = self._connection.execute(_THERE_BEFORE, span).scalar_one()
+        return there == committed
+
+    def _committed(self, first: int, last: int) -> int:
+        """Return the number of events that these batches had when they were committed."""
+        of_batches = {"queue": self._queue, "first": first, "last": last}
+        return int(self._connection.execute(_COMMITTED, of_batches).scalar_one())
+
+    def _range(self, link: Link, last: OutboxId | None = None) -> dict[str, Any]:
+        """Return the values of a statement about the entries from the first of ``link`` to ``last``; None: to the last
+        of ``link``.
+        """
+        last = link.last if last is None else last
         return {
             "queue": self._queue,
             "first_epoch": link.first.epoch, "first_seq": link.first.seq,
-            "last_epoch": link.last.epoch, "last_seq": link.last.seq,
+            "last_epoch": last.epoch, "last_seq": last.seq,
         }  # fmt: skip
+
+
+def _one_more(events: int) -> int:
+    """Return ``events`` + 1, the limit of a statement that finds out whether there are more than ``events`` events.
+
+    ``events`` may be forged: the limit is valid for any number.
+    """
+    return min(max(events, 0), INTEGER_MAX - 1) + 1
 
 
 def _says(number: int, what: str) -> str:

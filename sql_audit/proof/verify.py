@@ -46,8 +46,8 @@ from sql_audit.store.job_rows import EventRow
 from sql_audit.times import readable
 
 LOOKS: Final = 3
-"""Maximum number of times that a log is read. It is read again if it was pruned, or if a loss of Redis was mirrored,
-meanwhile."""
+"""Maximum number of times that a log is read. A log is read again if it was pruned, or a loss of Redis was mirrored,
+during the read."""
 ROWS_NAMED: Final = 20
 """Maximum number of wrong rows of a queue that are reported; further rows are only counted."""
 
@@ -152,7 +152,7 @@ class _Check:
         self.batches = BatchProof(database, self.result, audit_id, wanted)
         self.epochs = EpochProof(queue, self.passed)
         self.rows = RowProof(database, queue, self.end, orphaned, ends)
-        self.families = FamilyProof()
+        self.families = FamilyProof(queue)
 
     def _replay(self, connection: Connection, orphaned: list[orphans.Range]) -> Replay:
         recorded: dict[OutboxId, list[str]] = {}
@@ -192,9 +192,13 @@ class _Check:
             self._check_epochs(connection)
             self.rows.finish(connection)
             self._check_minutes(connection)
-            for row, says in self.families.wrong(connection):
-                found = "I24", *row[:4], row[5], row[4], row[6], row[7], row[8], says
-                self.result.add(Violation(*found))
+            for invariant, row, says in self.families.wrong(connection):
+                if row[5] >= self.since_ms:
+                    found = invariant, *row[:4], row[5], row[4], row[6], row[7], row[8], says
+                    self.result.add(Violation(*found))
+            for row, says in self.families.unproved.values():
+                if row[5] >= self.since_ms:
+                    replay.notes.append(Note(OutboxId(row[1], row[2]), row[5], says))
             self.changed_meanwhile = self._changed(connection)
         return self._conclude()
 
@@ -219,8 +223,8 @@ class _Check:
         return (cut, loss) != (self.cut, self.last_loss)
 
     def _pass_cut(self) -> OutboxId:
-        """Replay the events up to the cut, and check that they are those that the last prune left. Return the entry of
-        the cut.
+        """Replay the events up to the cut, and check that these are the events that the last prune left. Return the
+        entry of the cut.
         """
         cut = self.cut
         at = OutboxId(cut.epoch, cut.seq)
@@ -256,8 +260,8 @@ class _Check:
         self.result.add(Violation(*found))
 
     def judge_heads(self) -> None:
-        """Add a note for each kept head that is older than the record of the last prune. Such a head does not prove
-        what the prune left.
+        """Add a note for each kept head that is older than the record of the last prune. Such a head proves nothing
+        about the events that the prune left.
         """
         for head, batch in self.batches.seen.items():
             if self.cut is not None and batch < self.cut.batch:

@@ -26,8 +26,9 @@ _STATES: Final = text(
     "SELECT job_id, state, claims FROM job WHERE queue = :queue AND job_id IN :ids"
 ).bindparams(bindparam("ids", expanding=True))
 _ENQUEUED: Final = text(
-    "SELECT job_id, detail FROM job_event WHERE job_id IN :ids AND queue = :queue AND type = 'enqueued'"
-    " ORDER BY epoch, seq"
+    # Without the cast, SQLite would read all events of the queue (see mirror/projection/rebuild.py).
+    "SELECT job_id, detail FROM job_event WHERE CAST(queue AS TEXT) = :queue AND job_id IN :ids"
+    " AND type = 'enqueued' ORDER BY epoch, seq"
 ).bindparams(bindparam("ids", expanding=True))
 _QUEUES: Final = text("SELECT DISTINCT queue FROM job WHERE job_id = :job_id ORDER BY queue")
 
@@ -91,7 +92,7 @@ class LogCopies:
         )
 
     def has_come_to(self, queue: str, entry: tuple[int, int]) -> bool:
-        """Return whether the mirror has written the queue's outbox up to ``entry`` (epoch, seq)."""
+        """Return whether SQL has the queue's outbox up to ``entry`` (epoch, seq)."""
 
         def read(connection: Connection) -> bool:
             row = connection.execute(_CURSOR, {"queue": queue}).one_or_none()

@@ -1,6 +1,6 @@
 """Finds the pauses of a job: times in which no worker could claim the job, and a limit was not the reason.
 
-In a pause, the job was scheduled or parked, or a lost worker still held its claim.
+In a pause, the job was scheduled or parked, or a lost worker still held the job's claim.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from rq_core.model.durable.boxes import signal_of
+from rq_core.model.durable.boxes import MAP_PREFIX, signal_of
+from rq_core.model.durable.children import read_child_wait
 from rq_core.model.table.machine import Event, State
 from rq_core.model.table.reasons import Reason
 from sql_audit.queries.history import LoggedEvent
@@ -41,8 +42,8 @@ _GIVEN_BACK: Final = {
 
 
 def pauses_of(events: Sequence[LoggedEvent], last_ms: int) -> Iterator[JobPause]:
-    """Yield the pauses of a job. ``events`` are its events, in order; ``last_ms`` is the time of the queue's last event
-    (Unix ms).
+    """Yield the pauses of a job. ``events`` are the job's events, in order; ``last_ms`` is the time of the queue's last
+    event (Unix ms).
 
     The pause of a scheduled job ends when the job is due, or at its next event, if that comes first.
     """
@@ -94,10 +95,14 @@ class _Waits:
     names: dict[int, str] = field(default_factory=dict)
     """The names of the signals for which entries wait."""
     signals: dict[str, LoggedEvent] = field(default_factory=dict)
+    maps: dict[int, str] = field(default_factory=dict)
+    """The names of the maps whose children the job has enqueued, by the number of the map's entry."""
 
     def note(self, event: LoggedEvent) -> None:
         """Note a signal, or a step in which a wait begins. Other events are ignored."""
         detail = event.detail
+        if str(detail.get("name")).startswith(MAP_PREFIX) and "entry" in detail:
+            self.maps[detail["entry"]] = detail["name"].removeprefix(MAP_PREFIX)
         if event.type == Event.SIGNALLED:
             self.signals[detail["name"]] = event
         elif event.type == Event.STEP_BEGUN and detail.get("kind") is not None:
@@ -105,9 +110,20 @@ class _Waits:
             until = "" if until_ms is None else f" until {readable(until_ms)}"
             if detail["kind"] == "wait":
                 self.names[detail["entry"]] = signal_of(name)
-                self.entries[detail["entry"]] = f"the signal {signal_of(name)}{until}"
+                waited = self._child_of(name) or f"the signal {signal_of(name)}"
+                self.entries[detail["entry"]] = f"{waited}{until}"
             else:
                 self.entries[detail["entry"]] = f"the end of its sleep {name}{until}"
+
+    def _child_of(self, name: str) -> str:
+        """Return the words for the child whose end a wait or a signal of this name means; empty for another name."""
+        place = read_child_wait(name)
+        if place is None:
+            return ""
+        launch = self.maps.get(place[0])
+        if launch is None:
+            return f"child {place[1]} of the children that entry {place[0]} has enqueued"
+        return f"child {place[1]} of {launch}"
 
     def say(self, parked: LoggedEvent, after: LoggedEvent | None) -> str:
         """Return a sentence about a parked job: what the job waited for, and what woke it."""
@@ -123,7 +139,11 @@ class _Waits:
         if signal is None:
             return f"{said}; its signal came"
         why = signal.detail.get("why")
-        by = f"{signal.worker} sent the signal {signal.detail['name']}"
+        child = self._child_of(signal.detail["name"])
+        sent = (
+            f"reported the end of {child}" if child else f"sent the signal {signal.detail['name']}"
+        )
+        by = f"{signal.worker} {sent}"
         return f"{said}; {by}" + (f": {why}" if why else "")
 
 

@@ -1,4 +1,4 @@
-"""Restores lost jobs and schedules to Redis, and removes revived jobs from it, for ``audit restore``.
+"""Restores lost jobs and schedules to Redis, and removes revived jobs from Redis, for ``audit restore``.
 
     done = restore_jobs(client, database, "mail", by="ada")
 
@@ -6,8 +6,8 @@ A lost job can be restored if the log has its arguments (``audit_payload="full"`
 the jobs and changes nothing.
 
 The changes are sent in calls of a few hundred jobs. Redis carries out each call completely or not at all. If a restore
-was killed, run it again: it does the rest. A job that may have ended in a gap of the log is *uncertain*. It is restored
-only with ``accept_gaps``.
+was killed, run it again: the next run does the rest. A job that may have ended in a gap of the log is *uncertain*. It
+is restored only with ``accept_gaps``.
 """
 
 from __future__ import annotations
@@ -33,21 +33,25 @@ from sql_audit.upkeep.lost import LostJob
 from sql_audit.upkeep.lost_boxes import lost_boxes
 from sql_audit.upkeep.lost_pauses import LostPause, put_pauses_back
 from sql_audit.upkeep.lost_rates import put_rates_back
+from sql_audit.upkeep.lost_results import with_results
 from sql_audit.upkeep.lost_schedules import LostSchedule, lost_schedules, put_back, stored_entries
 from sql_audit.upkeep.survey import Differences, find_differences, lost_jobs, revived_jobs
 
 POLL_S: Final = 0.05
 """Seconds between two checks whether the mirror has caught up, and between two tries of a call."""
 ROUNDS_MAX: Final = 10
-"""Maximum number of rounds of a restore. If another restore changed the queue during a round, a further
-round begins."""
+"""Maximum number of times that a restore compares a queue in SQL and Redis, and repairs the differences. It does so
+again if another restore changed the queue in the meantime."""
+PAIRS_MAX: Final = BATCH_MAX // 2
+"""Maximum number of revived jobs in one call. The same call removes a job and makes Redis remember the job's id. With
+two calls, a parent that looks between them would find its child gone."""
 WHY: Final = "audit restore"
 OTHER_BOX: Final = (
     "nothing was put back, since Redis has a box with other numbers of entries or signals: run"
     " `rq-core doctor {queue} --audit URL --repair`"
 )
 _OF_BOXES: Final = ("entry", "lost")
-"""Kinds of the records that put back members of boxes."""
+"""Kinds of the records that put back entries and signals of boxes."""
 
 
 @dataclass(slots=True)
@@ -57,7 +61,8 @@ class Applied:
     restored: int = 0
     removed: int = 0
     remembered: int = 0
-    """Number of ids that Redis remembers again, although their jobs have ended."""
+    """Number of ids that Redis remembers again, although their jobs have ended. Redis also has the jobs' results again
+    if the log has them."""
     named: int = 0
     """Number of names that ended jobs hold again in Redis, until an instant."""
     scopes: list[str] = field(default_factory=list)
@@ -71,7 +76,7 @@ class Applied:
     unknown: list[LostJob] = field(default_factory=list)
     """Lost jobs that could not be restored."""
     held: list[str] = field(default_factory=list)
-    """Ids of lost jobs that were not restored, since another job holds their name."""
+    """Ids of lost jobs that were not restored, since another job holds the lost job's name."""
     alive: dict[str, str] = field(default_factory=dict)
     """By id: the state of a lost job that was not restored, since Redis has the job again. The value is ``remembered``
     if another job with the id has ended after the loss."""
@@ -82,13 +87,14 @@ class Applied:
     boxes: int = 0
     """Number of jobs in Redis whose saved steps were put back."""
     steps_lost: list[str] = field(default_factory=list)
-    """Ids of jobs whose saved steps are lost, since the log does not have all of them. Their next step fails."""
+    """Ids of jobs whose saved steps are lost, since the log does not have all steps. The next step of such a job
+    fails."""
     why_lost: dict[str, str] = field(default_factory=dict)
     """By job id: the reason why saved steps were not put back although the log has them. Either the log was changed,
     or Redis has a box with other numbers. These jobs are also in ``steps_lost``."""
     signals_lost: list[str] = field(default_factory=list)
-    """Ids of jobs that have lost signals, since the log does not have the signals' values. Their senders must send them
-    again."""
+    """Ids of jobs that have lost signals, since the log does not have the signals' values. The senders must send these
+    signals again."""
     left: dict[str, str] = field(default_factory=dict)
     """By id: the state of a revived job that was not removed, because it has changed or a worker has claimed it."""
 
@@ -111,14 +117,14 @@ def restore_jobs(
     wait_s: float = 30.0,
     on_progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Applied:
-    """Restore the lost jobs of a queue. Remove its revived jobs, since they have ended according to the log. Return
-    the changes.
+    """Restore the lost jobs of a queue. Remove the queue's revived jobs, since these jobs have ended according to the
+    log. Return the changes.
 
     Ids, names, steps, schedules, and the use and pauses of scopes that Redis forgot are put back, too. A job that may
     have ended in a gap of the log may run a second time, so it is restored only with ``accept_gaps``. A revived job
     with a claim in force may be half done, so it is left to its worker. ``wait_s`` is the number of seconds that the
-    mirror may need to catch up. ``on_progress`` is called with two numbers: the jobs, ids and names that were handled
-    so far, and all of them.
+    mirror may need to catch up. ``on_progress`` is called with two counts: the jobs, ids and names that were handled so
+    far, and all jobs, ids and names to handle.
 
     Raise MirrorBehind if the mirror does not catch up. Raise RestoredMeanwhile if another restore keeps changing the
     queue. Raise the errors of Redis and SQL.
@@ -208,6 +214,7 @@ def _carry_out(
         """Send the records to Redis. Return whether Redis accepted all records of boxes."""
         nonlocal last
         are_kept = True
+        records = with_results(client, database, queue, records)
         for chunk in _chunks(records):
             give_up = time.monotonic() + wait_s
             while True:
@@ -222,19 +229,15 @@ def _carry_out(
                 else:
                     break
             last = answer.last
-            outcomes = list(answer.outcomes.values())
-            done.restored += outcomes.count("restored")
-            done.removed += outcomes.count("removed")
-            if chunk[0].kind in _OF_BOXES:
-                are_kept = are_kept and set(outcomes) == {"kept"}
-                continue
-            if chunk[0].kind in ("remember", "name"):
-                done.remembered += outcomes.count("remembered")
-                done.named += outcomes.count("named")
-                continue
-            for record in chunk:
-                outcome = answer.outcomes[record.id]
-                if outcome == "held":
+            done.restored += answer.by_record.count("restored")
+            done.removed += answer.by_record.count("removed")
+            for record, outcome in zip(chunk, answer.by_record, strict=True):
+                if record.kind in _OF_BOXES:
+                    are_kept = are_kept and outcome == "kept"
+                elif record.kind in ("remember", "name"):
+                    done.remembered += outcome == "remembered"
+                    done.named += outcome == "named"
+                elif outcome == "held":
                     done.held.append(record.id)
                 elif outcome not in ("restored", "removed", "gone"):
                     others = done.left if record.kind == "remove" else done.alive
@@ -247,11 +250,13 @@ def _carry_out(
             send(chunk := windows[begin : begin + IDS_CHUNK])
             on_progress(count := count + len(chunk), of)
     # Then revived jobs are removed: a lost job may have taken the name of one of them.
-    for begin in range(0, len(gap.revived), IDS_CHUNK):
-        lines = dict(list(gap.revived.items())[begin : begin + IDS_CHUNK])
-        revived = list(revived_jobs(database, queue, lines))
-        send([take_out(each.job_id, lines[each.job_id], each.finished) for each, _ in revived])
-        send([record for _, record in revived if record is not None])
+    for begin in range(0, len(gap.revived), PAIRS_MAX):
+        lines = dict(list(gap.revived.items())[begin : begin + PAIRS_MAX])
+        pairs = []
+        for each, record in revived_jobs(database, queue, lines):
+            pairs.append(take_out(each.job_id, lines[each.job_id], each.finished))
+            pairs += [] if record is None else [record]
+        send(pairs)
         on_progress(count := count + len(lines), of)
     _boxes_again(database, queue, gap.boxes, done, send)
     for begin in range(0, len(gap.missing), IDS_CHUNK):
@@ -310,7 +315,12 @@ def _jobs_again(
 
 
 def _chunks(records: Iterable[Restoration]) -> Iterator[list[Restoration]]:
-    """Yield the records in chunks that each fit into one call."""
+    """Yield the records in chunks that each fit into one call.
+
+    A chunk ends after BATCH_MAX records, or after the record with which its texts reach ENQUEUE_CHUNK_BYTES. So a call
+    has both records of a revived job if there are at most PAIRS_MAX of these jobs: the first of the two records has no
+    text.
+    """
     chunk: list[Restoration] = []
     size = 0
     for record in records:

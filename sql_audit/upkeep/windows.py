@@ -35,7 +35,8 @@ OUTCOMES: Final = {
 _ENDED: Final = text(
     "SELECT job_id, state, claims, once_ms, call_digest, COALESCE(finished_at_ms, since_ms) AS at_ms FROM job "
     "WHERE queue = :queue AND once_ms > :now AND last_epoch > :deleted AND (claims > 0 OR state = 'removed') "
-    "AND state IN ('succeeded', 'cancelled', 'expired', 'pruned', 'removed') ORDER BY once_ms, job_id"
+    # In the order of their ends: results that are put back together then come from few batches of the log.
+    "AND state IN ('succeeded', 'cancelled', 'expired', 'pruned', 'removed') ORDER BY at_ms, job_id"
 )
 _NAMED: Final = text(
     "SELECT job_id, unique_name, name_stands FROM job "
@@ -77,8 +78,7 @@ def in_force(connection: Connection, queue: str, now_ms: int) -> Iterator[Restor
 
 
 def names_in_force(connection: Connection, queue: str, now_ms: int) -> dict[str, Restoration]:
-    """Return a record for each name that an ended job holds until an instant after ``now_ms`` (Unix ms). The records
-    are by name.
+    """Return, by name, a record for each name that an ended job holds until an instant after ``now_ms`` (Unix ms).
 
     If several jobs had the name, the last of these jobs holds it.
     """

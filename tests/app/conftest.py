@@ -1,4 +1,5 @@
-"""Fixtures: users of Redis. A user has the rights that `rq-core acl` prints for one role."""
+"""Fixtures: an app on the fake server, and users of Redis. A user has the rights that `rq-core acl` prints for one
+role."""
 
 from __future__ import annotations
 
@@ -8,10 +9,30 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from rq_core import App, testing
 from rq_core.cli.root import root
 from tests.kit.servers import RedisServer
 
 As = Callable[..., str]
+
+
+@pytest.fixture
+def app() -> App:
+    """Return an app without a server. Some files have an app of their own."""
+    return App()
+
+
+@pytest.fixture
+def fake(app: App) -> Iterator[testing.Fake]:
+    """Yield the fake server on which the app runs."""
+    with testing.fake(app) as made:
+        yield made
+
+
+@pytest.fixture
+def did() -> list[Any]:
+    """Return the list in which the tasks of a test note what they did."""
+    return []
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.model.keys import queue_keys
 from rq_core.protocol.calls.admin import DELETED, Change
+from rq_core.protocol.calls.boxes import Sending, Sent
 
 QUEUE = "nobody"
 CALLS: dict[str, Callable[[Client], Any]] = {
@@ -19,8 +20,18 @@ CALLS: dict[str, Callable[[Client], Any]] = {
     "requeue": lambda c: c.run(c.calls.admin.requeue(QUEUE, ["a"])),
     "prune": lambda c: c.run(c.calls.admin.prune(QUEUE, ["a"])),
     "free": lambda c: c.run(c.calls.names.free(QUEUE, ["t/n=1"])),
+    "signal": lambda c: c.run(c.calls.mail.signal(QUEUE, Sending("a", "go", "", "null"))),
+    "signal of a child": lambda c: c.run(
+        c.calls.mail.signal(QUEUE, Sending("a", "rq_core.child.1.0", "", "null", "b-1"))
+    ),
+    "look again": lambda c: c.run(c.calls.mail.look_again(QUEUE, ["a"], by="ann", why="")),
 }
-NOTHING = {"free": {"t/n=1": None}}
+NOTHING: dict[str, Any] = {
+    "free": {"t/n=1": None},
+    "signal": Sent("gone", None),
+    "signal of a child": Sent("gone", None),
+    "look again": None,
+}
 each_call = pytest.mark.parametrize("call", CALLS)
 
 

@@ -169,7 +169,7 @@ def test_no_role_may_damage_the_list_of_queues(control: Any, user: Any) -> None:
     assert control.smembers(LISTED) == before
 
 
-def test_only_roles_that_read_all_queues_may_list_the_names_of_queues(role: str, user: Any) -> None:
+def test_only_roles_that_read_all_queues_may_read_the_list_of_queues(role: str, user: Any) -> None:
     reads = role in ("mirror", "operator", "viewer")
 
     assert refused(user, "SMEMBERS", LISTED) != reads
@@ -237,9 +237,7 @@ NOT_READ = {
 }  # fmt: skip
 
 
-def test_no_role_may_use_a_key_of_its_queue_that_its_work_does_not_need(
-    role: str, user: Any
-) -> None:
+def test_no_role_may_use_a_redis_key_that_its_work_does_not_need(role: str, user: Any) -> None:
     types = {key.name: key.type for key in KEYS}
 
     reached = [

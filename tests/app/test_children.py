@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,22 +36,6 @@ class Page:
     n: int
 
 
-@pytest.fixture
-def app() -> App:
-    return App()
-
-
-@pytest.fixture
-def fake(app: App) -> Iterator[testing.Fake]:
-    with testing.fake(app) as made:
-        yield made
-
-
-@pytest.fixture
-def did() -> list[Any]:
-    return []
-
-
 def outcomes(fake: testing.Fake, task: str) -> list[str]:
     return [ran.outcome for ran in fake.drain() if ran.task.endswith(task)]
 
@@ -75,7 +58,7 @@ def test_a_parent_gets_its_childs_result_as_the_result_type_of_the_childs_task(
     assert [("child", 7), Page(7)] == did
 
 
-def test_children_have_the_headers_of_the_outgoing_functions(
+def test_children_get_the_headers_that_outgoing_functions_add(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     """Checks a map of two children. rq-core calls the outgoing function once, while the parent's handler runs."""
@@ -151,7 +134,7 @@ def test_an_empty_map_ends_at_once(app: App, fake: testing.Fake, did: list[Any])
     assert [[]] == did
 
 
-def test_a_map_may_end_when_enough_children_have_succeeded(
+def test_a_map_with_min_success_ends_though_a_child_has_failed(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(queue="pages", retry=ONCE)
@@ -263,7 +246,7 @@ def test_a_crash_after_the_enqueue_of_children_makes_no_second_child(
     assert ["crash", 1, 2, [1, 2]] == did
 
 
-def test_a_parent_without_a_signal_finds_the_ends_of_its_children_by_itself(
+def test_a_parent_that_gets_no_signal_finds_the_ends_of_its_children_by_itself(
     app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rq_core.testing.fake_app.calls_for", lambda *_: [])
@@ -323,7 +306,7 @@ def test_every_end_of_a_child_reaches_its_parent(
     assert [end] == did
 
 
-def test_parallel_branches_run_their_children_under_different_names(
+def test_parallel_branches_must_give_their_children_different_names(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(queue="pages", retry=ONCE)
@@ -348,7 +331,7 @@ def test_parallel_branches_run_their_children_under_different_names(
     assert [[1, 2], [3, 4]] == did[-2:]
 
 
-def test_a_durable_job_dies_if_its_second_run_makes_other_calls(
+def test_a_durable_job_dies_if_its_second_run_calls_a_map_with_another_number_of_children(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(queue="pages", retry=ONCE)
@@ -441,7 +424,7 @@ def test_a_requeue_of_a_parent_runs_only_its_failed_children_again(
     assert [0, 1, 2, 1, 2, [0, 1, 2]] == did
 
 
-def test_a_requeue_does_not_run_the_failed_children_of_a_map_that_had_enough_successes(
+def test_a_requeued_parent_does_not_rerun_failed_children_of_a_map_that_had_enough_successes(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(queue="pages", retry=ONCE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,17 +61,6 @@ def strange_key() -> Any:
     return {"sizes": {object(): 1}}
 
 
-@pytest.fixture
-def app() -> App:
-    return App()
-
-
-@pytest.fixture
-def fake(app: App) -> Iterator[testing.Fake]:
-    with testing.fake(app) as made:
-        yield made
-
-
 def outcomes(fake: testing.Fake) -> list[str]:
     return [ran.outcome for ran in fake.drain()]
 
@@ -114,7 +102,7 @@ def test_the_error_of_a_step_value_without_a_json_form_names_the_step(
     assert "under another name, the step runs again" in later
 
 
-def test_the_error_of_a_saved_value_of_a_wrong_type_names_the_place(
+def test_the_error_of_a_saved_step_value_of_a_wrong_type_names_the_place_in_the_value(
     app: App, fake: testing.Fake
 ) -> None:
     runs: list[None] = []
@@ -137,7 +125,7 @@ def test_the_error_of_a_saved_value_of_a_wrong_type_names_the_place(
     assert "value.sizes[1] does not fit the annotation: Input should be a valid integer" in said
 
 
-def test_the_error_of_a_signal_of_a_wrong_type_names_the_place(
+def test_the_error_of_a_signal_value_of_a_wrong_type_names_the_place_in_the_value(
     app: App, fake: testing.Fake
 ) -> None:
     @app.task(retry=AT_ONCE)
@@ -174,7 +162,7 @@ def test_the_error_of_a_long_signal_does_not_show_its_value() -> None:
 
 
 @pytest.mark.parametrize("name", ["rq_core.life", "rq_core.", "undo:charge"])
-def test_names_that_belong_to_rq_core_are_refused_before_the_step_is_done(
+def test_step_and_wait_names_that_are_reserved_for_rq_core_are_refused_before_the_step_is_run(
     app: App, fake: testing.Fake, name: str
 ) -> None:
     did: list[str] = []
@@ -201,7 +189,7 @@ def test_names_that_belong_to_rq_core_are_refused_before_the_step_is_done(
         sending_of_json("job", name, "null")
 
 
-def test_the_fake_refuses_a_wait_of_an_isolated_handler_as_a_worker_does(
+def test_the_fake_server_refuses_a_wait_in_an_isolated_handler_as_a_worker_does(
     app: App, fake: testing.Fake
 ) -> None:
     says = "cannot be used here: a handler with isolation"
@@ -222,7 +210,7 @@ def test_the_fake_refuses_a_wait_of_an_isolated_handler_as_a_worker_does(
     assert ["succeeded", "succeeded"] == outcomes(fake)
 
 
-def test_long_names_that_differ_in_their_last_character_have_different_entries() -> None:
+def test_long_step_names_that_differ_only_in_their_last_character_get_different_entries() -> None:
     names = ["a" * 63, "a" * 64, "a" * 63 + "b", "a" * 62 + "ba"]
 
     assert len(names) == len({numbered(name, 2) for name in names})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,17 +55,6 @@ class World:
 @pytest.fixture
 def world() -> World:
     return World()
-
-
-@pytest.fixture
-def app() -> App:
-    return App()
-
-
-@pytest.fixture
-def fake(app: App) -> Iterator[testing.Fake]:
-    with testing.fake(app) as made:
-        yield made
 
 
 def outcomes(fake: testing.Fake) -> list[str]:
@@ -190,7 +178,7 @@ def test_two_steps_with_the_same_name_at_the_same_time_are_refused(app: App, wor
     assert 1 == len(world.did)
 
 
-def test_a_begun_step_is_not_run_again_before_its_check_function_was_called(
+def test_a_begun_step_is_run_again_only_after_its_check_function_was_called(
     app: App, world: World
 ) -> None:
     def charge(number: int) -> Charge:
@@ -394,7 +382,7 @@ def test_a_step_beyond_the_largest_number_is_refused_before_it_runs(
     assert ["charge 0", "charge 1"] == world.did
 
 
-def test_retries_are_delayed_by_the_failures_since_the_last_saved_step(
+def test_the_delay_of_a_retry_counts_only_failures_since_the_last_saved_step(
     app: App, world: World
 ) -> None:
     asked: list[int] = []

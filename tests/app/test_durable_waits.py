@@ -34,22 +34,6 @@ class Approval:
     ok: bool
 
 
-@pytest.fixture
-def app() -> App:
-    return App()
-
-
-@pytest.fixture
-def fake(app: App) -> Iterator[testing.Fake]:
-    with testing.fake(app) as made:
-        yield made
-
-
-@pytest.fixture
-def did() -> list[Any]:
-    return []
-
-
 def outcomes(fake: testing.Fake) -> list[str]:
     return [ran.outcome for ran in fake.drain()]
 
@@ -150,7 +134,7 @@ def test_signals_that_arrive_before_the_waits_are_kept_and_taken_in_order(
 
 
 @pytest.mark.parametrize("begins", [False, True], ids=["saved", "begun"])
-def test_a_signal_that_begins_a_box_after_a_failover_does_not_repeat_saved_steps(
+def test_saved_steps_are_not_run_again_though_a_signal_began_another_box_after_a_failover(
     app: App, fake: testing.Fake, did: list[Any], *, begins: bool
 ) -> None:
     """Checks a failover that loses the box of a claim in force. Two signals arrive before the claim's next save."""
@@ -211,6 +195,22 @@ def test_a_wait_returns_none_after_its_timeout(
         app.signal(handle, "approval", Approval(ok=True))
 
 
+def test_a_refused_signal_creates_no_queue(app: App, fake: testing.Fake) -> None:
+    nowhere = app.handle_by_id("nowhere", "nobody")
+
+    async def send() -> None:
+        await app.signal_async(nowhere, "approval", 1)
+
+    with pytest.raises(NotSignalled, match="there is no such job"):
+        app.signal(nowhere, "approval", 1)
+    with pytest.raises(NotSignalled, match="there is no such job"):
+        asyncio.run(send())
+
+    client = app.client
+    assert [] == client.run(client.calls.reads.queues())
+    assert fake.drain() == []
+
+
 def test_failures_before_a_finished_wait_do_not_count(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
@@ -229,7 +229,7 @@ def test_failures_before_a_finished_wait_do_not_count(
     assert [0, 1, 1, 2, 2] == did
 
 
-def test_a_step_beside_a_wait_is_saved_before_the_job_is_parked(
+def test_a_step_that_runs_beside_a_wait_is_saved_before_the_job_is_parked(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(retry=ONCE)
@@ -252,7 +252,7 @@ def test_a_step_beside_a_wait_is_saved_before_the_job_is_parked(
     assert ["slow", "end"] == did
 
 
-def test_a_running_branch_ends_before_the_job_is_parked(
+def test_the_other_branch_of_a_handler_ends_before_the_job_is_parked(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(retry=ONCE)

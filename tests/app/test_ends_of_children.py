@@ -41,7 +41,7 @@ ENDS: Final = (
     End("prune", True, "Failed", True, False, "Cancelled"),
     End("delete of its queue", False, "Gone", False, False, "Absent"),
 )
-BEFORE: Final = ("before it looks", "before it parks", "while it is parked")
+BEFORE: Final = ("before it waits", "before it parks", "while it is parked")
 """The moments at which the parent is alive."""
 AFTER: Final = ("after it died", "after it was cancelled")
 WORDS: Final = {"Absent": "nothing: Redis does not know it", "Gone": "`Gone`"}
@@ -121,7 +121,7 @@ def ended_at(of: Family, end: End, moment: str) -> tuple[str, bool]:
 
 
 @pytest.mark.parametrize(("end", "moment"), ROWS, ids=[f"{e.name}, {m}" for e, m in ROWS])
-def test_each_end_of_a_child_reaches_its_parent_at_each_moment(
+def test_the_parent_gets_each_end_of_a_child_at_whatever_moment_it_happens(
     redis_url: str, end: End, moment: str
 ) -> None:
     # A parent that dies must do so before its child's deadline; another must not look before.
@@ -137,7 +137,7 @@ def test_each_end_of_a_child_reaches_its_parent_at_each_moment(
         else:
             again = moment == "after it died" and end.is_requeued
             assert [["Succeeded" if again else end.outcome]] == of.got
-            assert needs_no_look is (end.is_told or moment in ("before it looks", "after it died"))
+            assert needs_no_look is (end.is_told or moment == "after it died")
             assert (1, 0) == (parent["succeeded"], parent["cancelled"])
             assert int(end.outcome == "Succeeded" or again) == part["succeeded"]
         if end.outcome != "Gone":

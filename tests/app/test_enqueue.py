@@ -100,7 +100,7 @@ async def test_a_blocking_call_in_an_event_loop_logs_one_warning(
     assert "enqueue_async" in said
 
 
-async def test_concurrent_async_enqueues_are_sent_in_shared_calls(app: App, task: Noted) -> None:
+async def test_concurrent_async_enqueues_are_sent_in_batched_calls(app: App, task: Noted) -> None:
     handles = await asyncio.gather(*(task.enqueue_async(n) for n in range(200)))
     await app.aclose()
 
@@ -278,7 +278,9 @@ async def test_the_cancellation_of_an_enqueue_carries_the_accepted_jobs(
     await app.aclose()
 
 
-async def test_a_cancelled_enqueue_does_not_send_its_waiting_job(app: App, task: Noted) -> None:
+async def test_a_cancelled_enqueue_does_not_send_a_job_that_still_waits_to_be_sent(
+    app: App, task: Noted
+) -> None:
     client = app.async_client()
     await client.run(client.calls.delivery.handshake("notes"))
     transport = client._transport
@@ -447,7 +449,7 @@ def test_a_job_with_the_largest_allowed_payload_is_enqueued_and_claimed(
     assert len(spec.args_json) == app.max_payload
 
 
-def test_enqueue_without_a_server_raises_an_error_when_its_patience_ends() -> None:
+def test_enqueue_without_a_server_raises_server_unavailable_after_the_patience_of_the_app() -> None:
     url = f"redis://127.0.0.1:{free_port()}"
     with App(url, patience=Patience(unsent=0.2)) as app:
         task = app.task(note)

@@ -6,7 +6,7 @@ In one test, another job has a child's id.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +17,6 @@ from rq_core.app.durable.children import JobSteps
 from rq_core.model.durable.boxes import StepEntry
 from rq_core.model.durable.children import (
     CHILDREN_MAX,
-    PARENT_HEADER,
     child_id,
     child_wait,
     children_in,
@@ -25,28 +24,13 @@ from rq_core.model.durable.children import (
     read_child_wait,
     read_queues,
 )
+from rq_core.model.headers import PARENT_HEADER
 from rq_core.model.keys import queue_keys
 from rq_core.web.acting.actions import ACTIONS, By, carried_out
 
 ONCE = RetryPolicy(max_attempts=1)
 NO_QUEUE_META = queue_keys("no-queue")("meta")
 TWICE = RetryPolicy(max_attempts=2, base=1.0, jitter=False)
-
-
-@pytest.fixture
-def app() -> App:
-    return App()
-
-
-@pytest.fixture
-def fake(app: App) -> Iterator[testing.Fake]:
-    with testing.fake(app) as made:
-        yield made
-
-
-@pytest.fixture
-def did() -> list[Any]:
-    return []
 
 
 def states(app: App, queue: str, ids: list[str]) -> list[str]:
@@ -124,7 +108,7 @@ def test_children_that_a_full_queue_refused_are_enqueued_later(
     assert ["full", 1, 2, [1, 2]] == did
 
 
-def test_a_job_that_has_a_childs_id_is_not_taken_for_the_child(
+def test_a_foreign_job_with_the_id_of_a_child_is_not_taken_for_the_child(
     app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.task(queue="pages", retry=ONCE)
@@ -233,6 +217,89 @@ def test_a_child_that_is_cancelled_while_its_parent_enqueues_again_does_not_run(
     fake.drain()
 
     assert ["crash", 1, ["Cancelled", "Succeeded"]] == did
+
+
+def test_a_cancelled_child_whose_outcome_redis_has_removed_does_not_run_when_its_parent_enqueues_again(
+    app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The results of the children's queue have no room. So the cancel of the third child removes the outcome of the
+    first one."""
+
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> None:
+        did.append(n)
+
+    @app.task(queue="orders", retry=TWICE)
+    async def order() -> None:
+        items = await durable().map("pages", [render.call(n) for n in range(3)], min_success=0)
+        did.append([type(item.outcome).__name__ for item in items])
+
+    enqueue, admin = JobSteps._enqueue, app.client.calls.admin
+
+    async def crashing(steps: Any, launch: str, jobs: Any) -> bool:
+        if not did:
+            did.append("crash")
+            assert await enqueue(steps, launch, jobs)
+            raise KeyError("killed")
+        app.client.run(admin.configure("pages", {"kept_max_bytes": 0}))
+        for each in (jobs[0], jobs[2]):
+            app.client.run(admin.cancel("pages", [each.id]))
+        did.append(states(app, "pages", [job.id for job in jobs]))
+        return await enqueue(steps, launch, jobs)
+
+    monkeypatch.setattr(JobSteps, "_enqueue", crashing)
+    order.enqueue()
+
+    fake.drain("orders")
+    fake.advance(2)
+    fake.drain()
+
+    assert ["crash", ["Absent", "alive", "Cancelled"], 1] == did[:3]
+    assert "Gone" == did[3][0]
+
+
+@pytest.mark.parametrize("end", ["Cancelled", "Expired", "overdue"])
+def test_a_late_enqueue_call_of_an_earlier_run_does_not_enqueue_a_child_that_ended_unclaimed(
+    app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """A worker that has lost its claim of the parent may send its call after the next run's call. ``overdue`` is a
+    child past its deadline that no claim has ended yet."""
+
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> None:
+        did.append(n)
+
+    @app.task(queue="orders", retry=TWICE)
+    async def order() -> None:
+        calls = [render.with_options(expires=5).call(0), render.call(1)]
+        items = await durable().map("pages", calls, min_success=0)
+        did.append([type(item.outcome).__name__ for item in items])
+
+    enqueue, late = JobSteps._enqueue, list[Any]()
+
+    async def keeping(steps: Any, launch: str, jobs: Any) -> bool:
+        if not late:
+            late.extend(jobs)
+            raise KeyError("frozen")
+        return await enqueue(steps, launch, jobs)
+
+    monkeypatch.setattr(JobSteps, "_enqueue", keeping)
+    order.enqueue()
+    fake.drain("orders")
+    fake.advance(2)
+    fake.drain("orders")
+
+    if end == "Cancelled":
+        app.client.run(app.client.calls.admin.cancel("pages", [late[0].id]))
+    else:
+        fake.advance(6)
+    if end == "Expired":
+        fake.drain("pages")
+    found = app.client.run(launches._enqueue(late, app.client.calls))
+    fake.drain()
+
+    assert ((), tuple(job.id for job in late)) == (found.ids, found.duplicates)
+    assert [1, ["Cancelled" if end == "Cancelled" else "Expired", "Succeeded"]] == did
 
 
 @pytest.mark.parametrize("first", ["map", "step"])
@@ -395,7 +462,7 @@ def test_each_requeue_of_a_parent_runs_dead_children_and_grandchildren_again(
     assert ["word", "word", 7] == did
 
 
-def test_a_cancel_of_a_dead_parent_leaves_its_children_alone(
+def test_cancelling_a_dead_parent_does_not_change_its_children(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(queue="pages", retry=ONCE)

@@ -103,7 +103,9 @@ def test_sync_and_async_dependencies_and_the_middleware_run(page: dict[str, Any]
     assert [facts["task"] for facts in bound] == ["a", "b"]
 
 
-def test_the_example_sends_headers_and_a_handler_reads_them(page: dict[str, Any]) -> None:
+def test_the_example_on_the_page_sends_headers_and_its_handler_reads_them(
+    page: dict[str, Any],
+) -> None:
     enqueues, _, reads = block("request-id").partition("\n\n")
     run(enqueues, **page, request=SimpleNamespace(id="01a2"))
     client = page["app"].client
@@ -124,7 +126,7 @@ def test_the_example_adds_the_filter_of_log_records_to_a_log_handler() -> None:
     ("commit", "close", "raised"),
     [(True, False, ConnectionError), (False, True, None), (False, False, None)],
 )
-def test_a_failed_commit_fails_the_attempt_and_a_failed_close_does_not(
+def test_a_failed_commit_of_a_session_fails_the_attempt_but_a_failed_close_does_not(
     commit: bool, close: bool, raised: Any
 ) -> None:
     def away(fails: bool) -> None:

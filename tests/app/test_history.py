@@ -15,7 +15,7 @@ from rq_core.protocol.calls import claims
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.service import Service
 from sql_audit.store.connection.database import Database
-from sql_audit.store.migrate import ensure_schema
+from tests.kit.schemas import lay_schema
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def task(app: App) -> Task[[], None]:
 @pytest.fixture
 def mirror(app: App, sqlite_url: str) -> Iterator[Callable[[], Any]]:
     database = Database(sqlite_url)
-    ensure_schema(database)
+    lay_schema(database)
     yield lambda: Service(Outbox(app.client), database).run(threading.Event(), once=True)
     database.close()
 
@@ -46,7 +46,7 @@ def finish(app: App) -> None:
     client.run(claims.complete("notes", "w-1", [(j.id, j.fence) for j in claimed.jobs]))
 
 
-def test_the_state_comes_from_sql_once_redis_has_forgotten_the_job(
+def test_a_handle_reads_the_state_from_sql_once_the_job_has_left_redis(
     app: App, task: Task[[], None], mirror: Callable[[], Any]
 ) -> None:
     done, cancelled = task.enqueue(), task.enqueue()
@@ -76,7 +76,7 @@ async def test_history_returns_the_events_of_a_job_in_order(
     assert [event.type for event in handle.history()] == ["enqueued", "claimed", "succeeded"]
 
 
-def test_history_has_no_events_of_the_same_id_in_another_queue(
+def test_history_leaves_out_events_of_a_job_with_the_same_id_in_another_queue(
     app: App, task: Task[[], None], mirror: Callable[[], Any]
 ) -> None:
     one = task.with_options(id="same").enqueue()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,27 +19,15 @@ from rq_core import (
     testing,
 )
 from rq_core.app.flows.node_states import graph_in, seen_flow
+from rq_core.model.durable.children import child_id
+from rq_core.model.durable.forks import ForkOrigin, origin_header
 from rq_core.model.events import decode
 from rq_core.model.headers import FORK_HEADER
 from rq_core.model.keys import queue_keys
+from rq_core.protocol.calls import claims
+from rq_core.protocol.reads.box_reads import BoxReads
 
 ONCE = RetryPolicy(max_attempts=1)
-
-
-@pytest.fixture
-def app() -> App:
-    return App()
-
-
-@pytest.fixture
-def fake(app: App) -> Iterator[testing.Fake]:
-    with testing.fake(app) as made:
-        yield made
-
-
-@pytest.fixture
-def did() -> list[Any]:
-    return []
 
 
 def outcomes(fake: testing.Fake, task: str) -> list[str]:
@@ -84,7 +71,7 @@ def order(app: App, did: list[Any], fails: list[str]) -> Any:
         (None, ["receipt"]),
     ],
 )
-def test_a_fork_runs_from_the_step_on_and_has_the_values_of_the_steps_before(
+def test_a_fork_runs_from_the_named_step_on_and_keeps_the_values_of_earlier_steps(
     app: App, fake: testing.Fake, did: list[Any], step: str | None, again: list[str]
 ) -> None:
     fails = ["receipt"]
@@ -106,7 +93,9 @@ def test_a_fork_runs_from_the_step_on_and_has_the_values_of_the_steps_before(
     assert before == steps_of(app, "o-1")
 
 
-def test_a_fork_is_made_once_for_each_name(app: App, fake: testing.Fake, did: list[Any]) -> None:
+def test_the_same_name_makes_only_one_fork_of_a_job(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
     order(app, did, ["receipt"]).with_options(id="o-1").enqueue(7)
     fake.drain()
 
@@ -119,7 +108,7 @@ def test_a_fork_is_made_once_for_each_name(app: App, fake: testing.Fake, did: li
     assert 3 == len(fake.enqueued())
 
 
-def test_a_fork_of_a_fork_and_a_copy_of_a_fork_have_their_own_origins(
+def test_a_fork_of_a_fork_takes_the_steps_of_that_fork_and_a_copy_of_a_fork_takes_none(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     order(app, did, ["receipt"]).with_options(id="o-1").enqueue(7)
@@ -139,6 +128,21 @@ def test_a_fork_of_a_fork_and_a_copy_of_a_fork_have_their_own_origins(
     assert ["charge", "send 1", "send 2", "receipt"] == did
 
 
+def test_a_fork_cannot_be_forked_before_it_has_begun(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    """Checks a fork without steps: a copy of it would repeat those of its origin."""
+    order(app, did, ["receipt"]).with_options(id="o-1").enqueue(7)
+    fake.drain()
+    first = app.fork("o-1", name="a")
+
+    for step in ("send", None):
+        with pytest.raises(NotCopied, match="a fork that has not taken over all steps of o-1"):
+            app.fork(first.id, from_step=step)
+    fake.drain()
+    assert app.fork(first.id, from_step="send").id
+
+
 def test_the_log_has_the_origin_of_a_fork_with_its_author_and_reason(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
@@ -154,7 +158,7 @@ def test_the_log_has_the_origin_of_a_fork_with_its_author_and_reason(
     assert "fork of o-1 from its end" == second.why
 
 
-def test_a_parked_job_can_be_forked_and_its_saved_waits_and_sleeps_are_not_waited_for_again(
+def test_a_fork_of_a_parked_job_does_not_repeat_waits_and_sleeps_that_have_ended(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     def note(name: str) -> None:
@@ -192,7 +196,7 @@ def test_a_parked_job_can_be_forked_and_its_saved_waits_and_sleeps_are_not_waite
     assert "parked" == made.state()
 
 
-def test_a_sleep_beside_the_step_ends_in_a_fork_when_it_would_have_ended(
+def test_in_a_fork_a_sleep_beside_the_named_step_ends_at_the_same_moment_as_in_the_origin(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(name="order")
@@ -305,7 +309,7 @@ def test_the_children_of_a_map_do_not_run_again_in_a_fork(
     assert ["map:pages", "pages=0", "pages=2", "pages=join"] == sorted(names)
 
 
-def test_a_fork_behind_children_that_have_not_ended_is_refused(
+def test_a_fork_from_a_step_after_unfinished_children_is_refused(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     fails: list[Any] = [2]
@@ -313,9 +317,7 @@ def test_a_fork_behind_children_that_have_not_ended_is_refused(
     fake.drain()
     did.clear()
 
-    with pytest.raises(
-        NotCopied, match="not all children of 'pages' had ended at its end: name 'pages'"
-    ):
+    with pytest.raises(NotCopied, match="map or run 'pages' was not over at its end: name 'pages'"):
         app.fork("b-1")
     fails.clear()
     app.fork("b-1", from_step="pages")
@@ -323,6 +325,52 @@ def test_a_fork_behind_children_that_have_not_ended_is_refused(
     assert "succeeded" == outcomes(fake, "book")[-1]
     assert [1, 2, 3] == sorted(did[:3])
     assert 14 == did[-1]
+
+
+def test_a_fork_whose_origin_lost_its_saved_steps_says_that_the_steps_have_left_redis(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    """A claim empties a box from its last entry on: here the results of the children are gone, and their map is not."""
+    family(app, did, ["merge"]).with_options(id="b-1").enqueue()
+    fake.drain()
+    life = app.client.run(app.client.calls.reads.lives("default", ["b-1"]))["b-1"]
+    made = app.fork("b-1")
+    lost = [f"{life}|{number}" for number in (3, 4)]
+    app.client.run(app.client.calls.delivery.ask([["HDEL", queue_keys("default")("boxes"), *lost]]))
+    fake.drain()
+
+    found = app.client.run(app.client.calls.reads.job(made.id, ["default"]))
+    assert "steps of job b-1, which have left Redis" in str(found)
+
+
+def test_a_job_with_a_forged_fork_header_gets_no_children_of_another_job(
+    app: App, fake: testing.Fake
+) -> None:
+    """Otherwise a cancel of the forged fork would cancel the children of its origin."""
+
+    @app.task(name="page", queue="pages")
+    def page() -> None:
+        durable_sync().wait("go", str)
+
+    @app.task(name="book", retry=ONCE)
+    async def book() -> None:
+        await durable().map("pages", [page.call()])
+
+    book.with_options(id="b-1").enqueue()
+    fake.drain()
+    life = app.client.run(app.client.calls.reads.lives("default", ["b-1"]))["b-1"]
+    header = origin_header(ForkOrigin("b-1", life, 2, 1))
+    forged = book.with_options(headers={FORK_HEADER: header}).enqueue()
+    fake.drain()
+    forged.cancel()
+    fake.drain()
+
+    reads = app.client.calls.reads
+    child = app.client.run(reads.job(child_id(life, "pages", 0), ["pages"]))
+    assert child is not None
+    assert "parked" == child.state
+    found = app.client.run(reads.job(forged.id, ["default"]))
+    assert "map or run 'pages' was not over" in str(found)
 
 
 def test_a_fork_of_a_flow_runs_a_node_again_and_keeps_the_results_before_it(
@@ -366,7 +414,7 @@ def first_child(app: App, job_id: str) -> object:
     return seen.nodes[0].first
 
 
-def test_a_job_that_cannot_be_forked_is_refused_with_the_reason(
+def test_the_error_for_a_job_that_cannot_be_forked_names_the_reason(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     task = order(app, did, ["receipt"])
@@ -381,9 +429,9 @@ def test_a_job_that_cannot_be_forked_is_refused_with_the_reason(
     refused = [
         ("o-1", "ship", "it has no step 'ship', but charge, send, send#2. Without a step, a fork goes on behind"),
         ("o-1", "rq_core.life", "it has no step"),
-        ("o-2", "charge", "no such job"),
+        ("o-2", "charge", "job o-2 was not copied: no queue has it. If it has ended, name the audit database"),
         ("new", None, "it has saved no step, so a copy (`app.copy`) is the same"),
-        ("lost", None, "Redis has lost its steps: `rq-core audit restore default` may put them back"),
+        ("lost", None, "Redis has lost its steps: `rq-core audit restore --queue default` may put them back"),
         ("gap", None, "some of its steps cannot be read: run `rq-core doctor default`"),
     ]  # fmt: skip
 
@@ -395,7 +443,24 @@ def test_a_job_that_cannot_be_forked_is_refused_with_the_reason(
     assert 1 == len(fake.enqueued())
 
 
-def test_a_step_that_is_no_text_and_headers_without_room_are_refused(
+def test_the_error_for_a_job_that_leaves_redis_during_the_fork_call_does_not_say_that_steps_are_lost(
+    app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order(app, did, ["receipt"]).with_options(id="o-1").enqueue(7)
+    fake.drain()
+    read = BoxReads.saved_steps
+
+    def leave(self: BoxReads, queue: str, life: str) -> Any:
+        app.client.run(app.client.calls.admin.prune("default", ["o-1"]))
+        app.client.run(claims.claim("default", "w-1", 0))
+        return (yield from read(self, queue, life))
+
+    monkeypatch.setattr(BoxReads, "saved_steps", leave)
+    with pytest.raises(NotCopied, match="Redis does not have it"):
+        app.fork("o-1")
+
+
+def test_a_fork_from_an_invalid_step_or_with_too_long_headers_is_refused(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     task = order(app, did, ["receipt"])

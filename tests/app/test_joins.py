@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from rq_core import App, Cap, Filter, RetryPolicy, durable, testing
+from rq_core import App, Cap, Failed, Filter, RetryPolicy, durable, testing
 from rq_core.app.durable import children as launches
-from rq_core.app.durable.items import KEEP_MS, least
+from rq_core.app.durable.items import MESSAGE_MAX, MESSAGES_MAX, least, pack_ends, unpack_ends
+from rq_core.model.durable.children import KEEP_MS
+from rq_core.model.job import JobError
 from rq_core.model.keys import queue_keys
 from rq_core.model.result_encoding import pack_result
 from rq_core.protocol.calls.admin import Admin
@@ -23,28 +25,17 @@ from tests.kit.families import PARENT, PARENTS, PARENTS_LEASE_MS, PARTS, family
 ONCE = RetryPolicy(max_attempts=1)
 
 
-@pytest.fixture
-def app() -> App:
-    return App()
-
-
-@pytest.fixture
-def fake(app: App) -> Iterator[testing.Fake]:
-    with testing.fake(app) as made:
-        yield made
-
-
 @pytest.mark.parametrize(
     ("share", "count", "needed"),
     [(0.5, 3, 2), (0.95, 100, 95), (0.07, 100, 7), (0.0, 3, 0), (1.0, 3, 3), (0.01, 3, 1)],
 )
-def test_the_number_of_children_that_must_succeed_is_a_share_rounded_up(
+def test_the_share_of_children_that_must_succeed_becomes_a_number_that_is_rounded_up(
     share: float, count: int, needed: int
 ) -> None:
     assert needed == least("pages", share, count)
 
 
-def test_a_child_waits_for_a_full_scope_whose_cap_rejects_jobs(
+def test_a_child_waits_when_a_scope_is_full_even_if_the_cap_rejects_jobs(
     app: App, fake: testing.Fake
 ) -> None:
     did: list[Any] = []
@@ -101,7 +92,7 @@ def end_in_one_call(app: App, queue: str) -> None:
         app.client.run(told)
 
 
-def test_a_parent_that_reads_while_one_call_ends_its_children_is_woken(
+def test_a_parent_that_reads_outcomes_while_one_call_ends_its_children_is_woken(
     app: App, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the last of the children that end in one call gives a signal. So the parent must wait for the last one."""
@@ -127,10 +118,55 @@ def test_a_parent_that_reads_while_one_call_ends_its_children_is_woken(
 
     monkeypatch.setattr(launches, "_look", looking)
     order.enqueue()
+    fake.drain("orders")  # A run that has enqueued the children waits without a look.
+    assert [] == did
+    fake.advance(launches.LOOK_MIN_S + 1)
 
     fake.drain("orders")
 
     assert ["read", [0, 1]] == did
+
+
+def test_every_run_of_a_parent_gets_the_same_error_texts_of_its_failed_children(
+    app: App, fake: testing.Fake
+) -> None:
+    """The parent saves at most MESSAGE_MAX characters of an error, and its first run gets no more, either."""
+    seen: list[list[str]] = []
+
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> int:
+        raise ValueError(f"page {n} is blank" if n else "no" * MESSAGE_MAX)
+
+    @app.task(queue="orders")
+    async def order() -> None:
+        pages = await durable().map("pages", [render.call(n) for n in range(2)], min_success=0)
+        seen.append([str(page.error) for page in pages.failed])
+        await durable().sleep("later", 5)
+
+    order.enqueue()
+    fake.drain()
+    fake.advance(6)
+    fake.drain()
+
+    first, again = seen
+    assert first == again
+    assert "page 1 is blank" in first[1]
+    assert MESSAGE_MAX < len(first[0]) < 2 * MESSAGE_MAX
+
+
+def test_if_many_children_fail_their_errors_are_saved_with_shorter_messages() -> None:
+    ends = {
+        n: Failed(f"f-{n}", "attempts_spent", JobError("ValueError", "x" * 400))
+        for n in range(4_000)
+    }
+
+    packed = pack_ends(ends)
+
+    assert MESSAGES_MAX <= packed.count("x") < len(packed) < 5 * MESSAGES_MAX
+    assert {
+        n: (each.reason, each.error.type)
+        for n, each in unpack_ends(packed, [*map(str, ends)]).items()
+    } == dict.fromkeys(ends, ("attempts_spent", "ValueError"))
 
 
 def test_a_requeue_of_a_parent_requeues_its_children_first(app: App, fake: testing.Fake) -> None:
@@ -174,7 +210,7 @@ def move_once(app: App, monkeypatch: pytest.MonkeyPatch, move: Callable[[], obje
 
 @pytest.mark.parametrize("by", ["id", "filter"])
 @pytest.mark.parametrize("is_parked", [False, True], ids=["first-run", "later-run"])
-def test_a_cancel_reaches_the_children_of_a_parent_that_runs_during_the_cancel(
+def test_cancelling_a_parent_cancels_children_that_it_enqueues_during_the_cancel(
     app: App, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch, by: str, is_parked: bool
 ) -> None:
     @app.task(queue="pages", retry=ONCE)
@@ -205,7 +241,7 @@ def test_a_cancel_reaches_the_children_of_a_parent_that_runs_during_the_cancel(
     assert [] == fake.enqueued("orders")
 
 
-def test_a_cancel_of_many_parents_cancels_each_once_although_the_first_runs_meanwhile(
+def test_cancelling_many_parents_cancels_each_parent_once_although_one_of_them_runs_meanwhile(
     app: App, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.task(queue="pages", retry=ONCE)
@@ -229,7 +265,7 @@ def test_a_cancel_of_many_parents_cancels_each_once_although_the_first_runs_mean
 
 
 @pytest.mark.parametrize("by", [LeaseLost, CancelledError], ids=["its-save", "its-heartbeat"])
-def test_a_stale_worker_cancels_the_children_that_it_enqueues_after_the_cancel_of_their_parent(
+def test_a_worker_without_the_claim_cancels_children_that_it_enqueues_after_the_parent_was_cancelled(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, by: type[BaseException]
 ) -> None:
     """``by`` is the exception that the handler gets when the worker has learned that the lease is lost."""

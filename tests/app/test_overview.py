@@ -137,7 +137,7 @@ def test_the_oldest_age_is_unknown_if_all_jobs_that_were_read_are_cancelled(
     assert (found.oldest_ready_ms, found.oldest_ready_exact) == (None, False)
 
 
-def test_a_job_that_a_full_scope_blocks_is_not_counted_as_ready(
+def test_a_job_that_a_full_scope_blocks_does_not_count_as_ready(
     seed: Seed,
 ) -> None:
     seed.cap("task=t", 1)
@@ -173,9 +173,7 @@ def test_the_overview_reports_a_queue_that_has_reached_its_own_cap_as_full(seed:
 
 
 @pytest.mark.parametrize("cap", ["queue", "task=t"])
-def test_the_overview_does_not_report_a_full_cap_while_no_job_waits_for_it(
-    seed: Seed, cap: str
-) -> None:
+def test_the_overview_lists_no_full_cap_for_which_no_job_waits(seed: Seed, cap: str) -> None:
     """Checks ``full_scopes``, the list that `top`, `queues` and the alerts read."""
     seed.cap(cap, 1)
     seed.enqueue(seed.job("a", scopes=[] if cap == "queue" else [cap]))
@@ -216,7 +214,7 @@ def test_the_overview_does_not_show_keys_of_a_family(seed: Seed) -> None:
     assert "acme" not in repr(found)
 
 
-def test_the_overview_lists_the_scopes_that_lanes_wait_for_before_all_other_scopes(
+def test_the_overview_first_lists_the_scopes_for_which_jobs_wait(
     seed: Seed,
 ) -> None:
     for n in range(15):

@@ -44,7 +44,9 @@ async def cancel(url: str, prefix: str) -> None:
         await client.run(client.calls.admin.cancel("notes", ["a"]))
 
 
-def test_the_command_that_raises_a_bound_names_the_prefix_once(redis_url: str) -> None:
+def test_the_error_of_a_full_store_of_results_names_the_key_prefix_once_in_its_command(
+    redis_url: str,
+) -> None:
     with an_app(redis_url, "other") as app:
         app.client.run(app.client.calls.admin.configure("notes", {"results_max": 0}))
         with pytest.raises(ResultsFull) as raised:
@@ -52,7 +54,7 @@ def test_the_command_that_raises_a_bound_names_the_prefix_once(redis_url: str) -
     assert str(raised.value).count("--prefix other`") == 1
 
 
-def test_the_command_that_changes_a_kept_limit_names_the_prefix(redis_url: str) -> None:
+def test_the_command_that_changes_a_kept_limit_names_the_key_prefix(redis_url: str) -> None:
     with an_app(redis_url, "other") as app:
         caps = app.client.calls.caps
         app.client.run(caps.set("notes", [("note.who", "5", -1)]))
@@ -73,7 +75,7 @@ def commands(of: click.Command, name: str) -> Iterator[tuple[str, bool]]:
 
 
 @pytest.mark.parametrize(("name", "takes_prefix"), list(commands(root, "rq-core")))
-def test_advice_names_the_prefix_for_exactly_the_commands_that_have_the_option(
+def test_advice_adds_the_key_prefix_only_to_commands_that_have_the_option_prefix(
     name: str, takes_prefix: bool
 ) -> None:
     error = QueueDamaged(f"run `{name} now`")
@@ -81,7 +83,7 @@ def test_advice_names_the_prefix_for_exactly_the_commands_that_have_the_option(
     assert ("--prefix other" in str(error)) is takes_prefix
 
 
-def test_the_command_that_detaches_a_log_names_the_prefix() -> None:
+def test_the_command_that_detaches_a_log_names_the_key_prefix() -> None:
     error = AuditElsewhere(queue="notes", attached="a1", audit="b2")
     error.name_prefix("other")
     assert "`rq-core audit off notes --force --prefix other`" in str(error)

@@ -263,7 +263,7 @@ def test_a_role_that_may_read_jobs_may_follow_their_progress_and_chunks(
     assert not denied(control)
 
 
-def test_a_viewer_of_one_queue_may_read_it_though_other_queues_exist(
+def test_a_viewer_of_one_queue_may_read_that_queue_though_other_queues_exist(
     control: Any, as_: As, redis_url: str
 ) -> None:
     """The commands `queues`, `workers` and `job` say that they leave out the other queue. No command reports the other
@@ -319,7 +319,7 @@ def test_the_error_of_a_user_without_rights_does_not_report_redis_as_down(
 
 
 @pytest.mark.parametrize("role", [name for name, role in acl_roles.ROLES.items() if role.scripts])
-def test_each_role_may_call_only_its_own_scripts_and_the_listed_exceptions(
+def test_redis_lets_each_role_call_only_its_own_scripts_and_the_listed_exceptions(
     control: Any, as_: As, role: str
 ) -> None:
     """Asks Redis, for each script, whether the role may use the script's keys and commands."""
@@ -353,7 +353,7 @@ NOT_ITS_OWN = [
 
 
 @pytest.mark.parametrize("role, name", NOT_ITS_OWN)
-def test_no_role_has_the_right_to_call_a_script_of_another_role(role: str, name: str) -> None:
+def test_the_table_of_roles_gives_no_role_a_script_of_another_role(role: str, name: str) -> None:
     assert name not in acl_roles.ROLES[role].scripts
     assert name not in acl_roles.beyond(role)
 
@@ -384,7 +384,7 @@ def test_a_role_may_use_only_its_queues(as_: As) -> None:
 
 
 @pytest.mark.parametrize("right", ["+hset", "+xadd", "+info", "~rqc:{*}:jobs", "+sadd", "+zcard"])
-def test_the_error_of_a_missing_right_names_the_right(as_: As, right: str) -> None:
+def test_the_error_for_a_missing_acl_right_names_the_right(as_: As, right: str) -> None:
     """Checks each right on a new queue. A refused call may have done a part of its work."""
     with App(as_("producer", without=right)) as app, pytest.raises(ServerUnsuitable) as caught:
         app.enqueue("mail", "send", {})

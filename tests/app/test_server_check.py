@@ -84,7 +84,7 @@ def test_a_replica_is_refused_with_an_error_that_names_the_primary(
         app.enqueue("mail", "send", {})
 
 
-def test_a_client_waits_for_the_promotion_of_a_replica(
+def test_a_client_that_connects_to_a_replica_waits_until_it_is_promoted(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     """Checks a client that connects during a failover."""

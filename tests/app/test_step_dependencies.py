@@ -36,11 +36,6 @@ def world() -> World:
     return World()
 
 
-@pytest.fixture
-def app() -> App:
-    return App()
-
-
 def outcomes(fake: testing.Fake) -> list[str]:
     return [ran.outcome for ran in fake.drain()]
 
@@ -119,7 +114,7 @@ def test_a_step_whose_dependency_fails_when_it_is_exited_is_not_saved(
     assert ["write row", "write row"] == world.did
 
 
-def test_a_step_gets_the_overridden_dependency_unless_the_handler_passes_a_value(
+def test_a_step_gets_an_overridden_dependency_unless_the_handler_passes_its_own_value(
     app: App, world: World, session: Callable[[], Any]
 ) -> None:
     def write(row: str, db: Any = Depends(session)) -> str:
@@ -137,7 +132,7 @@ def test_a_step_gets_the_overridden_dependency_unless_the_handler_passes_a_value
     assert ["write one", "write two"] == world.did
 
 
-def test_a_plain_step_with_an_async_dependency_is_refused_before_it_is_done(
+def test_a_plain_function_with_an_async_dependency_is_refused_as_a_step_before_it_is_run(
     app: App, world: World
 ) -> None:
     async def session() -> Session:

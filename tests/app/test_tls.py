@@ -213,7 +213,7 @@ def test_the_error_of_a_url_with_the_wrong_scheme_names_the_right_scheme(
         assert how in each
 
 
-def test_a_port_that_speaks_the_protocol_of_the_url_is_not_probed(
+def test_a_port_is_not_probed_for_tls_if_it_speaks_the_protocol_of_the_url(
     port: int, files: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks a client without its certificate. The URL asks for TLS, and the port speaks TLS. So a probe of

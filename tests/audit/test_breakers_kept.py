@@ -122,7 +122,9 @@ def test_a_baseline_keeps_the_pause_of_a_scope(
 
 
 @pytest.mark.parametrize("number", range(2))
-def test_the_log_of_random_lives_holds(fragile: Fragile, database: Database, number: int) -> None:
+def test_verify_proves_the_log_of_random_jobs_under_a_breaker(
+    fragile: Fragile, database: Database, number: int
+) -> None:
     rng = random.Random(number)
     held: dict[str, str] = {}
     for n in range(150):

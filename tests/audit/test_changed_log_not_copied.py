@@ -134,7 +134,7 @@ def test_the_doctor_copies_nothing_from_a_changed_batch(
     [each for each in CHANGES if each is not give_last_step_to_another],
     ids=lambda each: each.__name__,
 )
-def test_a_restore_puts_no_box_back_from_a_changed_batch(
+def test_a_restore_does_not_put_back_a_box_whose_events_were_changed_in_sql(
     seed: Seed, database: Database, change: Change
 ) -> None:
     logged(seed, database)
@@ -164,7 +164,7 @@ def test_the_doctor_copies_no_signal_from_a_changed_log(seed: Seed, database: Da
     assert f"{LIFE}>1" not in seed.control.hgetall(boxes(seed))
 
 
-def test_a_box_is_mended_only_if_its_batches_are_not_too_large_to_check(
+def test_the_doctor_does_not_repair_a_box_whose_batches_are_too_large_to_check(
     seed: Seed, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     durable(seed)

@@ -68,6 +68,7 @@ def test_a_running_mirror_stops_when_the_schema_is_upgraded(
     thread = threading.Thread(target=work)
     thread.start()
     wait_until(lambda: mirrored(database) == len(writer.log), "the events before are mirrored")
+    wait_until(lambda: writer.backlog()[0] == 0, "they have left the outbox")
     before = mirrored(database)
     change(database, of_version("9999"), *([also] if also else []))
     writer.life("after")

@@ -96,7 +96,7 @@ def doctor(database: Database, redis_url: str) -> Result:
 
 
 @pytest.mark.slow
-def test_a_busy_queue_has_no_findings_while_the_mirror_trims(
+def test_verify_and_doctor_find_nothing_wrong_in_a_busy_queue_while_the_mirror_trims(
     database: Database,
     fleet: Fleet,
     mirrored_between: Callable[[Callable[[], None]], None],
@@ -134,7 +134,7 @@ def test_a_deleted_job_is_found_while_the_mirror_trims(
     assert f"lost: job {lost} is ready by the log, and Redis does not have it" in examined.output
 
 
-def test_an_epoch_that_begins_during_a_comparison_is_compared_after_its_baseline(
+def test_an_epoch_that_begins_during_a_comparison_causes_no_finding(
     client: Client,
     database: Database,
     fleet: Fleet,

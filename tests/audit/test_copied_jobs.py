@@ -105,6 +105,7 @@ def test_a_repeated_replay_copies_each_job_once(app: App) -> None:
         assert ready(app) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [1, 2])
 def test_a_replay_that_was_stopped_after_any_page_continues_without_a_second_copy(
     app: App, database: Database, kills: int
@@ -284,7 +285,7 @@ def test_a_refused_copy_does_not_use_up_the_limit_of_a_replay(app: App) -> None:
         assert made.outcomes == {"copied": 1, "refused": 2}
 
 
-def test_a_copy_is_logged_with_arguments_only_if_its_original_was(
+def test_a_copied_job_has_its_arguments_in_the_log_only_if_the_original_job_has(
     app: App, valkey_url: str, database: Database
 ) -> None:
     with mirrored(app), App(valkey_url, app.audit_url) as digests:
@@ -297,7 +298,7 @@ def test_a_copy_is_logged_with_arguments_only_if_its_original_was(
         app.prune_where(TIMED_OUT)
 
         assert digests.copy(copies[0], queue="mail", name="m").id == f"{kept}.rn.rm"
-        with pytest.raises(NotCopied, match="arguments not kept"):
+        with pytest.raises(NotCopied, match=r"arguments not kept: .* Enqueue it again"):
             digests.copy(copies[1], queue="mail", name="m")
 
 
@@ -318,7 +319,9 @@ def test_a_job_is_copied_from_redis_or_from_the_log(app: App) -> None:
         assert app.copy(ended, queue="mail", name="once").id == f"{ended}.ronce"
         assert asyncio.run(app.copy_async(dead)).queue == "mail"
         assert asyncio.run(app.replay_async(TIMED_OUT)).matched == 0
-        with pytest.raises(NotCopied, match="no such job"):
+        with pytest.raises(
+            NotCopied, match=r"^job nobody was not copied: neither a queue nor the audit log has it"
+        ):
             app.copy("nobody")
 
 

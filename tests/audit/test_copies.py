@@ -87,7 +87,7 @@ def test_a_forked_database_gets_its_own_audit_id(
     assert verify(copy).violations == []
 
 
-def test_a_database_that_was_moved_and_rebound_continues_its_log(
+def test_the_log_continues_in_a_database_that_was_moved_and_rebound(
     client: Client, fleet: Fleet, copy: Database
 ) -> None:
     fleet.run(10)
@@ -99,7 +99,7 @@ def test_a_database_that_was_moved_and_rebound_continues_its_log(
     assert verify(copy).verdict is LogVerdict.HOLDS
 
 
-def test_the_first_mirror_binds_its_database_to_its_place(
+def test_the_first_mirror_records_the_place_of_its_database(
     client: Client, database: Database
 ) -> None:
     place_ = "SELECT place FROM audit_meta"

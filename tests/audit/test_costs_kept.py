@@ -88,7 +88,7 @@ def limit(client: Client, text: str) -> None:
 
 
 @pytest.mark.parametrize("later", ["none", "1000/60000ms/1000"])
-def test_a_job_claimed_while_its_rate_had_no_limit_may_report_its_cost(
+def test_a_job_that_was_claimed_while_its_rate_had_no_limit_may_report_its_cost_later(
     client: Client, database: Database, later: str
 ) -> None:
     """Checks a rate whose limit an operator set to none. The claim does not list this rate."""
@@ -134,7 +134,7 @@ def test_the_scopes_of_a_claim_are_shown_with_their_unit() -> None:
     )
 
 
-def test_a_rate_is_exhausted_for_a_job_until_its_cost_has_come_back() -> None:
+def test_a_job_cannot_begin_until_its_rate_has_regained_the_cost_of_the_job() -> None:
     """Checks a rate of 100 units per 1,000 ms with a burst of 10, after a claim that took 30 units.
 
     The debt of 20 units is paid after 200 ms. Each further unit takes 10 ms.

@@ -103,7 +103,7 @@ def left(database: Database, queue: str) -> dict[str, list[tuple[Any, ...]]]:
 
 
 @pytest.mark.slow
-def test_mirrors_that_die_at_any_step_write_the_same_rows_as_one_that_survives(
+def test_mirrors_that_die_at_any_step_write_the_same_rows_as_a_mirror_that_survives(
     source: StreamSource, database: Database
 ) -> None:
     alive = Mortal(source, database, "alive", 0)

@@ -386,7 +386,7 @@ def test_postgres_writers_have_an_idle_timeout_and_readers_are_read_only(postgre
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1", "EUC_JP"])
-def test_a_postgres_database_with_an_unsuitable_encoding_is_refused(
+def test_a_postgres_database_whose_encoding_cannot_store_every_text_is_refused(
     encoding: str, postgres_server: PostgresServer
 ) -> None:
     """Checks SQL_ASCII and other encodings that cannot store every text of an event."""

@@ -114,7 +114,7 @@ def test_debts_and_pauses_stay_in_force_after_the_clock_was_set_back(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_debts_and_pauses_stay_in_force_after_a_baseline_that_has_each_jobs_cost(
+def test_debts_and_pauses_stay_in_force_after_a_baseline(
     paid: Paid, database: Database, kind: str
 ) -> None:
     paid.begin(kind)
@@ -185,7 +185,7 @@ def test_a_restore_after_a_total_loss_puts_debts_and_pauses_back(
     assert_agree(paid.client, database, LogVerdict.HOLDS)
 
 
-def test_a_restore_puts_a_debt_back_under_the_limit_under_which_it_was_owed(
+def test_restored_debts_last_longer_if_an_operator_has_set_a_slower_rate_after_the_loss(
     paid: Paid, database: Database
 ) -> None:
     """Checks a job that took 5 tokens, after the loss, under a limit that is 10 times slower."""
@@ -202,7 +202,7 @@ def test_a_restore_puts_a_debt_back_under_the_limit_under_which_it_was_owed(
     assert_agree(paid.client, database, LogVerdict.HOLDS)
 
 
-def test_a_restore_puts_back_what_was_in_use_when_the_limit_changed(
+def test_restore_puts_back_the_units_that_were_in_use_when_the_limit_of_a_rate_changed(
     paid: Paid, database: Database
 ) -> None:
     """Checks a limit that became 10 times slower shortly before the loss."""
@@ -219,7 +219,7 @@ def test_a_restore_puts_back_what_was_in_use_when_the_limit_changed(
     assert_agree(paid.client, database, LogVerdict.HOLDS)
 
 
-def test_a_restore_adds_what_jobs_took_after_a_change_of_the_limit_to_what_was_in_use(
+def test_restore_adds_units_taken_after_a_change_of_a_limit_to_units_in_use_before_the_change(
     paid: Paid, database: Database
 ) -> None:
     """Checks a burst of 100. The first job took 60 tokens, and after the change, ``b`` took 5."""

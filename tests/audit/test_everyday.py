@@ -36,6 +36,7 @@ def long_log(
     database.close()
 
 
+@pytest.mark.slow
 def test_no_everyday_query_scans_a_large_table(long_log: Database) -> None:
     """Checks query plans. In a log of ten million events a scan takes seconds."""
     questions = ten_million.questions(long_log)
@@ -103,7 +104,7 @@ def test_the_generated_long_log_is_proven_by_verify(long_log: Database) -> None:
     assert states >= {"succeeded", "dead", "running"}
 
 
-def test_the_running_jobs_of_a_moment_equal_the_claims_that_were_open_then(
+def test_the_jobs_that_audit_at_shows_as_running_equal_the_claims_in_force_at_that_moment(
     long_log: Database,
 ) -> None:
     ends = auditlog.one(long_log, "SELECT MIN(at_ms) AS a, MAX(at_ms) AS z FROM job_event")
@@ -123,7 +124,7 @@ def test_the_running_jobs_of_a_moment_equal_the_claims_that_were_open_then(
     assert compared > 100
 
 
-def test_a_seed_always_generates_the_same_long_log() -> None:
+def test_the_same_seed_always_generates_the_same_long_log() -> None:
     first, second = (LongLog(500, seed=7).read_outbox("mail", "-", 50) for _ in range(2))
 
     assert first == second != LongLog(500, seed=8).read_outbox("mail", "-", 50)

@@ -1,4 +1,4 @@
-"""Verify and children's results that their parents save (I24). A true log is accepted, and each lie is found."""
+"""Verify and children's results that their parents save (I24, I25). A true log is accepted, and each lie is found."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from rq_core.connections.client import Client
-from rq_core.model.durable.children import child_id
+from rq_core.model.durable.children import child_id, pack_queues
 from rq_core.model.job import Claim, NewJob, profile, ties_of
 from rq_core.model.result_encoding import pack_result
 from rq_core.protocol.calls import claims
@@ -24,7 +24,7 @@ from tests.kit import auditlog
 from tests.kit.liar import forge_chain, lying
 
 LIFE = "9f3a0b1c22aa0001"
-PARENTS, PARTS = "parents", "parts"
+PARENTS, PARTS, MORE = "parents", "parts", "more"
 
 
 def claimed(client: Client, queue: str, job_id: str, ties: str = "") -> Claim:
@@ -84,6 +84,27 @@ def test_verify_finds_a_saved_result_that_the_child_did_not_return(
     assert f"child {child_id(LIFE, 'pages', 0)} did not succeed with it" in told[0][1]
 
 
+@pytest.mark.parametrize("says", ["7", "8"])
+def test_verify_judges_results_of_children_that_a_fork_copied_from_its_origin(
+    client: Client, database: Database, says: str
+) -> None:
+    mirror(client, database)  # From now on, the log keeps values.
+    run_family(client, "7", "7")
+    held, box = claimed(client, PARENTS, "a.f1"), "9f3a0b1c22aa0002"
+    launched = pack_result(pack_queues([PARTS], LIFE), "full")
+    records = [
+        Saving(held.id, held.fence, box, "save", 1, "map:pages", launched),
+        Saving(held.id, held.fence, box, "save", 2, "pages=0", pack_result(says)),
+    ]
+    assert not client.run(save_call(PARENTS, "w-1", records))
+    mirror(client, database)
+
+    told = found(database)
+
+    assert ["I24"] * (says == "8") == [invariant for invariant, _ in told]
+    assert all(f"child {child_id(LIFE, 'pages', 0)} did not succeed" in each for _, each in told)
+
+
 def test_verify_finds_a_saved_result_of_a_child_that_has_not_succeeded(
     client: Client, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +120,22 @@ def test_verify_finds_a_saved_result_of_a_child_that_has_not_succeeded(
     assert "which did not succeed" in says
 
 
+@pytest.mark.parametrize(("margins", "told"), [(0.9, []), (1.1, ["I24"])])
+def test_verify_finds_a_result_that_is_older_than_the_success_of_its_child(
+    client: Client, database: Database, margins: float, told: list[str]
+) -> None:
+    run_family(client, "7", "7")
+    mirror(client, database)
+    with lying(database) as liar:
+        late = (
+            "UPDATE job_event SET at_ms = at_ms + :late WHERE queue = :queue AND type = 'succeeded'"
+        )
+        liar.execute(text(late), {"late": int(margins * MARGIN_MS), "queue": PARTS})
+    forge_chain(database)
+
+    assert told == [each for each, _ in found(database) if each == "I24"]
+
+
 def test_verify_does_not_judge_the_result_of_a_child_with_an_incomplete_log(
     client: Client, database: Database
 ) -> None:
@@ -109,3 +146,27 @@ def test_verify_does_not_judge_the_result_of_a_child_with_an_incomplete_log(
     forge_chain(database)
 
     assert "I24" not in {each for each, _ in found(database)}
+
+
+@pytest.mark.parametrize("kept", ["digest", "full"])
+def test_verify_finds_a_success_that_is_missing_in_the_saved_end_of_a_map_over_several_queues(
+    client: Client, database: Database, kept: str
+) -> None:
+    queues = [PARTS, MORE]
+    for index, queue in enumerate(queues):
+        child = claimed(client, queue, child_id(LIFE, "pages", index), ties_of(keep_ms=60_000))
+        client.run(claims.complete(queue, "w-1", [(child.id, child.fence)], {1: pack_result("7")}))
+    held = claimed(client, PARENTS, "a")
+    values = {"map:pages": pack_queues(queues), "pages=0": "7", "pages=join": "{}"}
+    records = [
+        Saving(held.id, held.fence, LIFE, "save", number, name, pack_result(value, kept))
+        for number, (name, value) in enumerate(values.items(), 1)
+    ]
+    assert not client.run(save_call(PARENTS, "w-1", records))
+    mirror(client, database)
+    assert [] == found(database)  # The log of the other queue is not in the database.
+    auditlog.drain(Mirror(Outbox(client), database, MORE))
+
+    left_out = child_id(LIFE, "pages", 1)
+    says = f"leaves out the result of child {left_out}, which has succeeded"
+    assert [("I25", says)] == found(database)

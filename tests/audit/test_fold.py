@@ -155,7 +155,7 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_take_all_and_take_read_entries_in_the_same_way(seed: int) -> None:
+def test_the_functions_take_all_and_take_read_entries_in_the_same_way(seed: int) -> None:
     """Checks valid entries, with up to five invalid entries in between."""
     story, dice = Story(seed), random.Random(seed)
     log = [story.entry() for _ in range(80)]
@@ -254,7 +254,9 @@ def as_history_sees(job: JobRow) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_fast_fold_agrees_with_the_fold_of_history(seed: int) -> None:
+def test_the_fast_fold_of_the_mirror_computes_the_same_jobs_as_the_fold_of_history(
+    seed: int,
+) -> None:
     """Compares the fast fold with history.fold, which all other readers use."""
     story = Story(seed)
     told = [story.entry() for _ in range(80)]
@@ -295,7 +297,7 @@ def test_the_fast_fold_agrees_with_a_fold_by_the_table_of_effects(seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_the_size_of_batches_does_not_change_the_rows(seed: int) -> None:
+def test_the_mirror_computes_the_same_rows_for_batches_of_any_size(seed: int) -> None:
     story = Story(seed)
     told = [story.entry() for _ in range(60)]
 
@@ -358,7 +360,7 @@ def test_the_waiting_time_of_a_job_begins_at_its_due_time() -> None:
     assert attempt.outcome == "succeeded"
 
 
-def test_an_id_that_is_used_again_keeps_the_claims_of_its_first_job() -> None:
+def test_the_claims_of_an_earlier_job_are_kept_when_its_id_is_used_again() -> None:
     life: list[tuple[str, int, list[Any]]] = [
         ("enqueued", 10, ["a", 1, None, "send", "normal", 3, 3]),
         ("claimed", 20, ["a", 1]),
@@ -377,7 +379,7 @@ def test_an_id_that_is_used_again_keeps_the_claims_of_its_first_job() -> None:
     assert folder.jobs["a"].finished_at_ms is None
 
 
-def test_a_claim_gets_its_task_from_a_later_baseline_however_events_are_batched() -> None:
+def test_a_claim_gets_its_task_from_a_later_baseline_whatever_the_size_of_the_batches() -> None:
     """Checks an audit log that begins between a claim and the end of the claim.
 
     The mirror, a new fold and verify compute the same row for the claim.
@@ -443,7 +445,7 @@ def test_a_baseline_keeps_the_outcome_of_a_finished_job() -> None:
     assert {i: job.state for i, job in folder.jobs.items()} == {"a": "succeeded", "b": "gone"}
 
 
-def test_claims_keep_their_lane_and_scopes() -> None:
+def test_the_row_of_each_claim_has_its_lane_and_its_scopes() -> None:
     scopes = [["tenant=acme", 1], ["tenant@60s=acme", 5, 60_000, 1], ["queue", 9]]
     folder = fold(
         ("enqueued", 10, ["a", 1, None, "send", "normal", 3, 3, "d", "2+tenant=acme"]),

@@ -274,7 +274,7 @@ def test_repair_writes_back_what_a_parked_job_waits_for(seed: Seed, database: Da
     assert ([], line) == (left, str(seed.state("a")))
 
 
-def test_two_jobs_keep_their_steps_after_a_forger_exchanged_the_boxes_in_their_lines(
+def test_repair_gives_two_jobs_their_own_boxes_back_after_a_forger_exchanged_them(
     seed: Seed, database: Database
 ) -> None:
     true = two_durable_jobs(seed)
@@ -291,6 +291,38 @@ def test_two_jobs_keep_their_steps_after_a_forger_exchanged_the_boxes_in_their_l
     assert left == []
     assert true == seed.control.hgetall(boxes(seed))
     assert lines == {job_id: str(seed.state(job_id)) for job_id in ("a", "b")}
+
+
+@pytest.mark.parametrize("kept", ["digest", "full"])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_repair_deletes_no_entry_of_a_box_that_was_renamed_in_its_fields_and_its_jobs_line(
+    seed: Seed, database: Database, kept: str, *, goes_on: bool
+) -> None:
+    durable(seed, kept)
+    mirror(seed, database)
+    renamed = {
+        field.replace(LIFE, OTHER_LIFE): value
+        for field, value in seed.control.hgetall(boxes(seed)).items()
+    }
+    seed.control.delete(boxes(seed))
+    seed.control.hset(boxes(seed), mapping=renamed)
+    line = str(seed.state("a")).replace(LIFE, OTHER_LIFE)
+    seed.control.hset(seed.keys("state"), "a", line)
+    assert not seed.control.hexists(boxes(seed), LIFE)
+
+    violations, _ = compare(seed.client, database, seed.queue)
+    assert any(f"life={OTHER_LIFE}, {LIFE} by the log" in each.says for each in violations)
+    if goes_on:
+        seed.signal("a", name="more", value="8", value_max=100)
+        mirror(seed, database)
+    before = seed.control.hgetall(boxes(seed))
+    assert renamed.keys() <= before.keys()
+
+    left = repaired(seed, database)
+
+    assert [Kind.UNKNOWN] == [each.kind for each in left]
+    assert "the log has events about another box of the job" in left[0].says
+    assert before == seed.control.hgetall(boxes(seed))
 
 
 @pytest.mark.parametrize("event", ["step_saved", "signalled"])
@@ -314,7 +346,7 @@ def test_repair_removes_no_entry_and_no_signal_whose_event_sql_lost(
     assert true == seed.control.hgetall(boxes(seed))
 
 
-def test_a_job_keeps_its_box_though_its_row_in_sql_names_another_box(
+def test_repair_does_not_change_the_box_of_a_job_whose_row_in_sql_names_another_box(
     seed: Seed, database: Database
 ) -> None:
     durable(seed)
@@ -324,14 +356,15 @@ def test_a_job_keeps_its_box_though_its_row_in_sql_names_another_box(
         connection.exec_driver_sql("UPDATE job SET life = '9f3a0b1c22aa0002' WHERE job_id = 'a'")
     assert Kind.LOG_DIFFERS in {each.kind for each in found_by_doctor(seed, database)}
 
-    left = repaired(seed, database)
+    (left,) = repaired(seed, database)
 
-    assert ([], line) == (left, str(seed.state("a")))
+    assert "its row in SQL is not what its events say" in left.says
+    assert line == str(seed.state("a"))
     assert true == seed.control.hgetall(boxes(seed))
     assert not seed.control.zscore(seed.keys("expiring"), f"box|{LIFE}")
 
 
-def test_forged_members_with_invalid_numbers_do_not_make_a_box_count_as_lost(
+def test_forged_members_with_invalid_numbers_do_not_make_the_doctor_report_a_box_as_lost(
     seed: Seed, database: Database
 ) -> None:
     durable(seed)
@@ -365,7 +398,7 @@ def test_a_forged_list_of_signals_does_not_wake_a_parked_job(
     assert str(seed.state("a")).startswith("parked ")
 
 
-def test_events_that_the_mirror_has_not_copied_yet_are_compared_too(
+def test_a_comparison_uses_events_that_the_mirror_has_not_copied_yet(
     seed: Seed, database: Database
 ) -> None:
     claim = seed.running("a")
@@ -382,7 +415,9 @@ def test_events_that_the_mirror_has_not_copied_yet_are_compared_too(
     assert any("by the log 'receipt saved" in each.says for each in violations)
 
 
-def test_entries_from_before_the_log_are_unknown(valkey_url: str, database: Database) -> None:
+def test_verify_only_notes_box_entries_that_are_older_than_the_log(
+    valkey_url: str, database: Database
+) -> None:
     with Seed(valkey_url) as seed:
         claim = seed.running("a")
         seed.save(claim, value='"ch_1"')
@@ -405,7 +440,7 @@ def test_entries_from_before_the_log_are_unknown(valkey_url: str, database: Data
 
 @pytest.mark.parametrize("kept", ["full", "digest"])
 @pytest.mark.parametrize("is_new", [True, False])
-def test_a_save_that_broke_between_its_event_and_its_box_is_found(
+def test_the_doctor_finds_a_saved_step_that_is_in_the_log_but_not_in_the_box(
     seed: Seed, database: Database, kept: str, is_new: bool
 ) -> None:
     value, claim = '"ch_1"', seed.running("a")
@@ -444,7 +479,9 @@ def test_one_statement_reads_events_of_a_bounded_number_of_jobs() -> None:
     assert all(4_010 * (size - 1) < MEMBERS_CHUNK for size in sizes[:166])
 
 
-def test_a_queue_without_durable_jobs_costs_no_statement(seed: Seed) -> None:
+def test_comparing_the_boxes_of_a_queue_without_durable_jobs_sends_no_sql_statement(
+    seed: Seed,
+) -> None:
     seed.enqueue("plain")
     snapshot = seed.snapshot()
     lines = lines_of_jobs(snapshot["state"], snapshot["jobs"])
@@ -452,3 +489,47 @@ def test_a_queue_without_durable_jobs_costs_no_statement(seed: Seed) -> None:
 
     # Without a connection, each statement would raise an error.
     tell_boxes(None, seed.queue, snapshot, read_log(snapshot), lines, OutboxId(1, 1))  # type: ignore[arg-type]
+
+
+def lose_the_job(seed: Seed) -> None:
+    for key in ("state", "jobs"):
+        seed.control.hdel(seed.keys(key), "a")
+    seed.control.zrem(seed.keys("parked"), "a")
+
+
+def move_the_box(seed: Seed) -> None:
+    found: dict[Any, Any] = seed.control.hgetall(boxes(seed))
+    seed.control.delete(boxes(seed))
+    moved = {OTHER_LIFE + name.removeprefix(LIFE): text for name, text in found.items()}
+    seed.control.hset(boxes(seed), mapping=moved)
+
+
+@pytest.mark.parametrize("forge", [lose_the_job, move_the_box], ids=lambda each: each.__name__)
+def test_no_box_of_a_job_that_is_alive_by_the_log_is_emptied(
+    seed: Seed, database: Database, forge: Forge
+) -> None:
+    durable(seed, kept="digest")
+    mirror(seed, database)
+    seed.enqueue("anchor")
+    mirror(seed, database)
+    forge(seed)
+    before = seed.control.hgetall(boxes(seed))
+
+    left = repaired(seed, database)
+    seed.claim()
+
+    assert "a" in {each.job_id for each in left}
+    assert before == seed.control.hgetall(boxes(seed))
+    if forge is move_the_box:
+        assert any(f"the one of life {OTHER_LIFE}" in each.says for each in left)
+
+
+def test_a_finding_about_a_box_names_its_job(seed: Seed, database: Database) -> None:
+    durable(seed)
+    mirror(seed, database)
+    seed.control.hset(boxes(seed), f"{LIFE}>refusal", "1")
+
+    (found,) = found_by_doctor(seed, database)
+
+    assert "a" == found.job_id
+    assert f"box '{LIFE}' of job a" in found.says

@@ -81,7 +81,7 @@ def test_a_deleted_outbox_is_followed_by_a_baseline_of_the_live_jobs(
     assert [e.type for e in events] == ["enqueued", "baseline"]
 
 
-def test_a_queue_that_lost_its_log_before_the_first_mirror_gets_a_baseline(
+def test_a_queue_whose_outbox_was_deleted_before_the_first_mirror_gets_a_baseline(
     valkey_url: str, sqlite_url: str
 ) -> None:
     """Checks jobs that are older than the first entry of the outbox."""
@@ -119,7 +119,7 @@ def test_a_queue_can_be_detached_from_a_lost_audit_database(
     fresh.close()
 
 
-def test_the_mirror_continues_after_a_flush_between_its_commit_and_its_trim(
+def test_the_mirror_continues_if_redis_was_flushed_between_its_commit_and_its_trim(
     valkey_url: str, audit_url: str
 ) -> None:
     """Checks that the mirror drops the trim that it has not sent. After the flush Redis would refuse this trim

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from rq_core import App, NotCopied, RetryPolicy, durable
+from rq_core.model.durable.boxes import StepEntry, entry_text, write_header
 from rq_core.model.keys import queue_keys
+from rq_core.model.unique_names import digest_of
+from rq_core.process.worker_process import ServeOptions, load
 from rq_core.protocol.calls import claims
 from rq_core.worker import Worker, WorkerOptions
 from sql_audit.mirror.redis_access import Outbox
@@ -106,11 +111,86 @@ def test_a_job_that_has_left_redis_is_forked_from_a_log_with_its_values(
         json.loads(said["detail"])["why"],
     )
     assert [] == verify(database).violations
-    with pytest.raises(NotCopied, match="copied before"):
+    with pytest.raises(NotCopied, match=f"copied before, as {made.id}, which has ended. .* --name"):
         app.fork("o-1", from_step="pack")
 
 
-def test_verify_holds_for_a_fork_of_a_dead_job_beside_redis(
+def test_the_option_audit_result_decides_whether_the_log_keeps_the_values_of_steps(
+    app: App, database: Database, did: list[str]
+) -> None:
+    work(app, database)  # From now on, the log keeps values.
+    task, kept = app.tasks["digest"], {"keep_result": 60, "audit_result": "full"}
+    task.with_options(id="o-1", **kept).enqueue()  # type: ignore[arg-type]
+    app.tasks["full"].with_options(id="o-2", audit_result="digest").enqueue()
+    work(app, database)
+    did.clear()
+
+    app.fork("o-1", from_step="pack")
+    work(app, database)
+
+    assert ["pack", "receipt"] == did
+    assert ['"charge"', '"pack"', '"receipt"'] == [each[3] for each in saved(database, "o-1")]
+    assert {None} == {each[3] for each in saved(database, "o-2")}
+    assert [] == verify(database).violations
+
+
+def test_a_flow_that_has_succeeded_is_forked_from_a_log_with_its_values(
+    app: App, database: Database, did: list[str]
+) -> None:
+    app.enable_flows(queue=QUEUE)
+    work(app, database)  # From now on, the log keeps values.
+
+    @app.task(queue=QUEUE)
+    def twice(n: int) -> int:
+        did.append(f"twice {n}")
+        return 2 * n
+
+    with app.flow("trip") as flow:
+        # The flow is parked when the first node begins.
+        first = flow.add(twice.with_options(delay=0.1).call(1), name="first")
+        flow.add(twice.call(first.value), name="last")
+    flow.enqueue(id="f-1", audit_result="full")
+    wait_until(lambda: work(app, database) or "twice 2" in did, "the nodes have run")
+    wait_until(lambda: are_empty(app), "claims have emptied the boxes of ended jobs")
+    did.clear()
+
+    app.fork("f-1", from_step="last")
+    work(app, database)
+
+    assert ["twice 2"] == did
+    assert [] == verify(database).violations
+
+
+def test_a_worker_reads_the_steps_of_a_fork_from_the_audit_database_named_on_its_command_line(
+    app: App,
+    database: Database,
+    did: list[str],
+    valkey_url: str,
+    audit_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work(app, database)  # From now on, the log keeps values.
+    app.tasks["full"].with_options(id="o-1").enqueue()
+    work(app, database)
+    made = app.fork("o-1", from_step="pack")
+    wait_until(lambda: are_empty(app), "claims have emptied the boxes of ended jobs")
+    module = ModuleType("shop_of_a_test")
+    module.app = App()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    shop(module.app, did, [])
+    did.clear()
+
+    options = ServeOptions(
+        target=f"{module.__name__}:app", redis_url=valkey_url, audit_url=audit_url
+    )
+    with load(options) as served:
+        work(served, database)
+
+    assert ["pack", "receipt"] == did
+    assert saved(database, "o-1") == saved(database, made.id)
+
+
+def test_verify_finds_nothing_wrong_with_a_fork_of_a_dead_job(
     app: App, database: Database, did: list[str], fails: list[str]
 ) -> None:
     fails.append("receipt")
@@ -180,10 +260,15 @@ def test_a_job_whose_values_no_one_has_is_not_forked(
     work(app, database)
     did.clear()
 
-    with pytest.raises(NotCopied, match="the log has only a digest of what step 'charge' returned"):
+    with pytest.raises(
+        NotCopied,
+        match=r"the log has only a digest of what step 'charge' returned.* of a flow that",
+    ):
         app.fork("o-1", from_step="pack")
     with App(valkey_url) as blind:
-        with pytest.raises(NotCopied, match="neither Redis nor an audit log has the job"):
+        with pytest.raises(
+            NotCopied, match=r"Redis does not have it\. If it has ended, name the audit database"
+        ):
             blind.fork("o-2", queue=QUEUE)
         made = app.fork("o-2", from_step="pack")
         wait_until(lambda: are_empty(app), "claims have emptied the boxes of ended jobs")
@@ -197,7 +282,44 @@ def test_a_job_whose_values_no_one_has_is_not_forked(
     assert "this worker has no audit log" in str(found)
 
 
-def test_a_fork_whose_steps_neither_redis_nor_the_log_has_any_more_dies(
+def test_a_fork_takes_no_steps_from_a_forged_box_of_a_job_that_has_left_redis(
+    app: App, database: Database, did: list[str]
+) -> None:
+    """A person writes the box again while the fork waits. No job has this box, so the doctor cannot compare it."""
+    work(app, database)  # From now on, the log keeps values.
+    app.tasks["full"].with_options(id="o-1").enqueue()
+    work(app, database)
+    wait_until(lambda: are_empty(app), "claims have emptied the boxes of ended jobs")
+    made = app.fork("o-1", from_step="receipt")
+    forge_box(app, database, "o-1")
+    did.clear()
+    work(app, database)
+
+    assert ["receipt"] == did
+    assert saved(database, "o-1") == saved(database, made.id)
+    assert [] == verify(database).violations
+
+
+def forge_box(app: App, database: Database, job_id: str) -> None:
+    """Write the box of a job that has ended, with other values. Claims would empty it in a day."""
+    asked = "SELECT detail FROM job_event WHERE job_id = :id AND type = 'step_saved' ORDER BY epoch, seq, ordinal"
+    steps = [json.loads(row["detail"]) for row in auditlog.rows(database, asked, id=job_id)]
+    value, keys = '"forged"', queue_keys(QUEUE)
+    life = steps[0]["life"]
+    box = {life: write_header(job_id, len(steps), len(steps) * len(value))}
+    for each in steps:
+        entry = StepEntry(each["name"], True, 1, each["fence"], digest_of(value))
+        box[f"{life}|{each['entry']}"] = f"{entry_text(entry)}\n{value}"
+    flat = [text for field in box.items() for text in field]
+    later = app.client.run(app.client.calls.reads.now_ms(QUEUE)) + 86_400_000
+    commands: list[list[Any]] = [
+        ["HSET", keys("boxes"), *flat],
+        ["ZADD", keys("expiring"), later, f"box|{life}"],
+    ]
+    app.client.run(app.client.calls.delivery.ask(commands))
+
+
+def test_a_fork_dies_if_neither_redis_nor_the_log_has_the_steps_any_more(
     app: App, database: Database, did: list[str], fails: list[str]
 ) -> None:
     fails.append("receipt")

@@ -10,7 +10,7 @@ from scripts.measure.once import replays
 
 
 @pytest.mark.slow
-def test_the_log_has_one_copy_of_each_job_although_a_replay_was_killed(
+def test_a_replay_that_was_killed_leaves_exactly_one_copy_of_each_job_in_the_log(
     valkey_url: str, tmp_path: Path
 ) -> None:
     found = replays.measure(valkey_url, f"sqlite:///{tmp_path / 'audit.db'}", 600, 1)

@@ -112,7 +112,7 @@ LIES: dict[str, tuple[Callable[[Log], None], str]] = {
     "in the pause": (early_probe, f"claimed 90 ms before the pause of {SCOPE} ends"),
     "two probes": (second_probe, f"claimed while the probe of {SCOPE} runs"),
     "short": (short_pause, f"pauses {SCOPE} for 29999 ms, and must for 30000"),
-    "nobody": (nobody, f"changes the pause of {SCOPE}, and names no operator"),
+    "nobody": (nobody, "names no actor"),
 }
 
 

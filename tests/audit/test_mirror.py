@@ -339,7 +339,7 @@ def test_redis_begins_exactly_one_epoch_after_the_outbox_was_deleted(
     ]  # fmt: skip
 
 
-def test_a_loss_whose_entry_numbers_were_used_again_is_recorded_once(
+def test_a_loss_is_recorded_once_though_its_entry_numbers_were_used_again(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     """Checks that the baseline after the loss does not record a second loss.
@@ -391,7 +391,7 @@ def test_a_missing_entry_before_the_start_of_an_epoch_is_recorded_as_a_gap(
     assert turns == [1, 1, 2, 0]
 
 
-def test_the_mirror_records_the_entries_that_were_lost_before_an_epoch(
+def test_the_mirror_records_how_many_entries_were_lost_before_an_epoch(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     writer.life("a")
@@ -448,7 +448,7 @@ def test_queues_with_equal_job_ids_are_mirrored_separately(
     assert len(auditlog.rows(database, "SELECT * FROM job")) == 2 * len(queues)
 
 
-def test_the_entries_of_a_failed_trim_are_subtracted_from_the_backlog_later(
+def test_the_trim_after_a_failed_trim_also_subtracts_its_entries_from_the_backlog(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks a Redis that is unreachable between commit and trim. The next trim also subtracts the entries of the

@@ -312,6 +312,24 @@ def test_audit_why_separates_the_delay_of_a_retry_from_the_wait_for_a_worker(
     assert f"{ends}; no cap held it back: no worker was free, or the queue was paused; " in lines[2]
 
 
+def test_audit_why_lists_a_zero_length_wait_first_if_a_delay_begins_at_the_same_moment(
+    writer: StreamWriter, mirror: Mirror, database: Database
+) -> None:
+    writer.now_ms = T0 - 1
+    writer.jobs("enqueued", ["p", 1, None, "send", "normal", 3, 3, "d"])
+    writer.now_ms = T0 - 1
+    first = writer.jobs("claimed", ["p", 1])
+    writer.now_ms = T0 - 1
+    error = {"type": "ValueError", "message": "no"}
+    writer.jobs("retried", ["p", first, T0 + 10_000, 1, error])
+    auditlog.drain(mirror)
+
+    (wait, delay) = [each for each in said(database, "why", "p").splitlines() if " from " in each]
+
+    assert f"waited 0 ms from {readable(T0)} until claim 1 by w-1; nothing held it back; " in wait
+    assert f"could not be claimed from {readable(T0)} on: its last attempt failed" in delay
+
+
 def test_audit_at_shows_running_jobs_waiting_jobs_and_holders_of_scopes(
     one_at_a_time: None, database: Database
 ) -> None:

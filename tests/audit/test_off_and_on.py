@@ -77,7 +77,7 @@ def test_a_running_mirror_continues_when_the_audit_log_is_switched_on_again(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_audit_off_mirrors_more_than_one_batch_of_events_that_came_before_the_switch(
+def test_audit_off_also_mirrors_events_that_arrive_while_it_switches_the_log_off(
     valkey_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks the events that producers add after the command has read the backlog. Redis has them until it is full
@@ -106,7 +106,7 @@ def test_audit_off_mirrors_more_than_one_batch_of_events_that_came_before_the_sw
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["the first epoch", "a later epoch"])
-def test_audit_off_mirrors_an_epoch_that_no_mirror_has_read(
+def test_audit_off_also_mirrors_an_epoch_that_no_mirror_has_read_yet(
     valkey_url: str, database: Database, is_first: bool
 ) -> None:
     """Checks a queue that a mirror has attached without reading it, and an epoch that began after the last turn."""

@@ -242,7 +242,7 @@ def restorable(
         postgres_server.drop_database(name)
 
 
-def test_a_restored_sql_backup_gets_the_events_that_the_stream_retains(
+def test_a_mirror_on_a_restored_sql_backup_copies_the_missing_events_that_redis_still_has(
     restorable: Any, writer: StreamWriter, source: StreamSource
 ) -> None:
     database, backup, restore = restorable

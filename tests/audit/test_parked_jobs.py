@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from rq_core.model.events import OutboxId
+from sql_audit.proof.epoch_starts import EpochStart
+from sql_audit.proof.replay.replay import Replay
 from tests.audit.test_saved_steps import LIFE, D, E, running, save, told
 from tests.kit.story import MemoryWriter
 
@@ -15,7 +18,12 @@ Lie = Callable[[MemoryWriter, str], Any]
 
 
 def begin(
-    log: MemoryWriter, fence: str, entry: int, name: str, kind: str, until: int | None = None
+    log: MemoryWriter,
+    fence: str,
+    entry: int,
+    name: str,
+    kind: str | None,
+    until: int | None = None,
 ) -> None:
     log.jobs("step_begun", ["a", fence, LIFE, entry, name, kind, until], by="w-1")
 
@@ -61,6 +69,7 @@ def test_replay_accepts_a_job_that_is_parked_and_woken_in_a_true_log() -> None:
     fence = log.jobs("claimed", ["a", 2])
     take(log, fence, 2, "ok", 2)
     # A failover took it, and the worker sends it again.
+    log.begin(log.now_ms + 1, "replid_changed", f"{log.epoch}-{log.seq}")
     take(log, fence, 2, "ok", 2)
     park(log, fence, "3", UNTIL + 5)
     log.jobs("expired", ["a", 1])
@@ -81,7 +90,7 @@ def moved(log: MemoryWriter, by: str = "w-1", *, is_lost: bool = True) -> str:
     return fence
 
 
-def test_replay_accepts_a_box_that_gets_the_id_of_the_box_that_redis_lost() -> None:
+def test_replay_accepts_that_a_signals_box_gets_the_id_of_the_box_that_redis_lost() -> None:
     log = MemoryWriter()
     fence = moved(log)
     save(log, fence, 1, "charge")
@@ -93,7 +102,7 @@ def test_replay_accepts_a_box_that_gets_the_id_of_the_box_that_redis_lost() -> N
 
 
 @pytest.mark.parametrize(("by", "is_lost"), [("w-2", True), ("w-1", False)])
-def test_replay_reports_a_box_of_another_id_that_no_loss_explains(
+def test_replay_reports_a_box_with_another_id_if_no_loss_explains_the_change(
     by: str, *, is_lost: bool
 ) -> None:
     log = MemoryWriter()
@@ -102,7 +111,7 @@ def test_replay_reports_a_box_of_another_id_that_no_loss_explains(
     assert [("I21", f"is in box {LIFE}, the job's is {'0' * 16}")] == told(log)
 
 
-def test_replay_accepts_a_wait_put_back_whose_signal_number_another_signal_has() -> None:
+def test_replay_accepts_a_wait_saved_again_whose_signal_number_a_new_signal_has() -> None:
     log = MemoryWriter()
     fence = running(log)
     log.begin(log.now_ms + 1, "replid_changed", fence)
@@ -126,7 +135,7 @@ def put_back_from(log: MemoryWriter, numbers: Iterable[int]) -> str:
     return fence
 
 
-def test_replay_accepts_waits_put_back_with_falling_signal_numbers_and_the_next_signal() -> None:
+def test_replay_accepts_waits_that_were_saved_again_with_falling_signal_numbers() -> None:
     log = MemoryWriter()
     put_back_from(log, [4, 1, 3])
     send(log, 5)
@@ -134,7 +143,7 @@ def test_replay_accepts_waits_put_back_with_falling_signal_numbers_and_the_next_
     assert [] == told(log)
 
 
-def test_replay_accepts_a_park_for_a_wait_that_was_over_when_it_was_saved_again() -> None:
+def test_replay_accepts_that_a_job_parks_for_a_wait_that_was_over_when_it_was_saved_again() -> None:
     """A failover took the wait before its job parked, and the worker saved it again."""
     log = MemoryWriter()
     fence = running(log)
@@ -146,14 +155,35 @@ def test_replay_accepts_a_park_for_a_wait_that_was_over_when_it_was_saved_again(
     assert [] == told(log)
 
 
-def test_replay_reports_a_signal_that_two_waits_put_back_have_taken() -> None:
+def test_replay_accepts_a_park_for_a_wait_that_a_restore_has_put_back() -> None:
+    """Redis forgot the event of the wait, and a restore put the wait into the box. The next claim parks for it."""
+    log = MemoryWriter()
+    fence = running(log)
+    save(log, fence, 1, "charge")
+    known = OutboxId(log.epoch, log.seq)
+    begin(log, fence, 2, "ok", "wait", UNTIL)
+    log.begin(log.epoch + 1000, "replid_changed", str(known))
+    log.jobs("lease_expired", ["a", fence, "w-1", 1, "ready"], by="w-2")
+    park(log, log.jobs("claimed", ["a", 2]), "2", UNTIL)
+    beginnings = [
+        EpochStart(known.epoch, "created", None),
+        EpochStart(log.epoch, "replid_changed", known),
+    ]
+
+    replay = Replay("mail", beginnings=beginnings)
+    replay.feed(log.rows)
+
+    assert [] == replay.violations
+
+
+def test_replay_reports_a_signal_that_two_waits_have_taken_when_they_were_saved_again() -> None:
     log = MemoryWriter()
     put_back_from(log, [3, 1, 1])
 
     assert [("I21", "takes signal 1, which does not wait")] == told(log)
 
 
-def test_replay_reports_a_later_claim_that_takes_a_signal_which_a_failover_took() -> None:
+def test_replay_reports_a_signal_lost_in_a_failover_that_a_later_claim_takes() -> None:
     log = MemoryWriter()
     log.jobs("retried", ["a", put_back_from(log, [3]), None, 1, None])
     take(log, log.jobs("claimed", ["a", 2]), 2, "w2", 1)
@@ -252,8 +282,47 @@ def parked_for_a_step(log: MemoryWriter, _: str) -> None:
     park(log, _again(log), "1")
 
 
+def parked_for_no_entry(log: MemoryWriter, _: str) -> None:
+    park(log, _again(log), "9", UNTIL)
+
+
+def parked_for_no_entry_beside_its_own(log: MemoryWriter, _: str) -> None:
+    park(log, _again(log), "3,9", UNTIL)
+
+
 def parked_until_another_moment(log: MemoryWriter, _: str) -> None:
     park(log, _again(log), "3", UNTIL)
+
+
+def woken_out_of_a_sleep_by_a_signal(log: MemoryWriter, _: str) -> None:
+    send(log, 1, "nap")
+    wake(log, 3)
+
+
+def taken_by_a_sleep(log: MemoryWriter, _: str) -> None:
+    fence = _again(log)
+    send(log, 3, "nap")
+    take(log, fence, 3, "nap", 3)
+
+
+def sleeps_without_end(log: MemoryWriter, _: str) -> None:
+    begin(log, _again(log), 4, "rest", "sleep")
+
+
+def begins_a_step_until_a_moment(log: MemoryWriter, _: str) -> None:
+    begin(log, _again(log), 4, "rest", None, UNTIL)
+
+
+def parked_for_a_number_with_a_zero(log: MemoryWriter, _: str) -> None:
+    park(log, _again(log), "03", UNTIL + 5)
+
+
+def parked_for_one_entry_twice(log: MemoryWriter, _: str) -> None:
+    park(log, _again(log), "3,3", UNTIL + 5)
+
+
+def parked_for_a_letter(log: MemoryWriter, _: str) -> None:
+    park(log, _again(log), "3,x", UNTIL + 5)
 
 
 def waits_beside_its_signal(log: MemoryWriter, _: str) -> None:
@@ -280,7 +349,37 @@ def waits_beside_its_signal(log: MemoryWriter, _: str) -> None:
         (over_before_its_moment, ("I22", f"is over, and waits until {UNTIL + 5}")),
         (saved_without_a_signal, ("I21", "is saved without a signal, and waits as ok")),
         (parked_for_a_step, ("I22", "waits for entry 1, which is no wait or is over")),
+        (parked_for_no_entry, ("I22", "waits for entry 9, which is no wait or is over")),
+        (
+            parked_for_no_entry_beside_its_own,
+            ("I22", "waits for entry 9, which is no wait or is over"),
+        ),
         (parked_until_another_moment, ("I22", f"is due at {UNTIL}, and waits until {UNTIL + 5}")),
+        (
+            woken_out_of_a_sleep_by_a_signal,
+            ("I23", "is woken for entry 3, for which the job does not wait"),
+        ),
+        (taken_by_a_sleep, ("I21", "takes signal 3, and is a sleep")),
+        (sleeps_without_end, ("I22", "sleeps without end")),
+        (begins_a_step_until_a_moment, ("I22", f"is a step, and waits until {UNTIL}")),
+        (
+            parked_for_a_number_with_a_zero,
+            ("I22", "waits for '03', and these are not the numbers of different entries, in order"),
+        ),
+        (
+            parked_for_one_entry_twice,
+            (
+                "I22",
+                "waits for '3,3', and these are not the numbers of different entries, in order",
+            ),
+        ),
+        (
+            parked_for_a_letter,
+            (
+                "I22",
+                "waits for '3,x', and these are not the numbers of different entries, in order",
+            ),
+        ),
         (waits_beside_its_signal, ("I21", "waits, and signal 1 has come")),
     ],
     ids=lambda each: each.__name__ if callable(each) else "",

@@ -38,7 +38,7 @@ def months(database: Database) -> list[Month]:
         return partitions(connection)
 
 
-def test_each_partition_is_created_ahead_of_its_month_and_once(postgres: Database) -> None:
+def test_each_partition_is_created_once_and_before_its_month_begins(postgres: Database) -> None:
     december = Month(2026, 12)
 
     made = create_ahead(postgres, december.begin_ms + 1).made
@@ -96,7 +96,7 @@ def test_rows_in_the_default_partition_move_to_the_partition_of_their_month(
             connection.execute(text(f"TRUNCATE {table}"))
 
 
-def test_a_mirror_leaves_a_large_default_partition_to_audit_migrate(
+def test_a_mirror_leaves_a_large_default_partition_to_the_audit_migrate_command(
     postgres: Database, writer: StreamWriter, source: Any
 ) -> None:
     writer.life("a")
@@ -112,7 +112,7 @@ def test_a_mirror_leaves_a_large_default_partition_to_audit_migrate(
 
 
 @pytest.mark.slow
-def test_a_partition_that_a_reader_blocks_is_logged_once_and_tried_again_soon(
+def test_a_mirror_that_cannot_create_a_partition_because_of_a_reader_logs_it_once_and_tries_again(
     postgres: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "PARTITIONS_AGAIN_S", 0.0)
@@ -179,7 +179,7 @@ def test_a_month_is_dropped_once_none_of_its_rows_is_needed(
     assert verify(postgres).verdict is LogVerdict.HOLDS
 
 
-def test_an_entry_number_that_exists_in_another_month_is_refused(
+def test_an_event_is_refused_if_its_entry_number_exists_in_another_month(
     postgres: Database, writer: StreamWriter, source: Any
 ) -> None:
     """Checks an event with a used number and another time. The table's own key includes the time, and would allow the

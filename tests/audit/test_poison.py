@@ -295,7 +295,7 @@ def test_the_doctor_reports_and_removes_a_number_beyond_the_range_of_sql(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_a_row_that_only_sql_refuses_goes_to_quarantine(
+def test_a_row_that_only_the_database_refuses_goes_to_quarantine(
     writer: StreamWriter,
     mirror: Mirror,
     database: Database,
@@ -327,7 +327,7 @@ def test_a_row_that_only_sql_refuses_goes_to_quarantine(
     [("at_ms", 2**63), ("task", "half \ud83d"), ("type", "x")],
     ids=["a number beyond SQL", "half a character", "what a CHECK refuses"],
 )
-def test_an_error_of_a_database_driver_about_a_value_counts_as_refused_data(
+def test_a_driver_error_about_a_value_counts_as_a_refusal_of_the_data(
     column: str, value: Any, database: Database
 ) -> None:
     """Checks a value that a CHECK refuses, and two values for which a driver raises a built-in exception."""

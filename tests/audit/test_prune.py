@@ -88,7 +88,7 @@ def test_a_prune_that_removes_no_jobs_writes_no_record(
     assert auditlog.rows(database, "SELECT * FROM mirror_prune") == recorded
 
 
-def test_verify_counts_holders_that_were_alive_at_the_cut_of_a_prune(
+def test_verify_counts_jobs_that_held_places_in_caps_when_the_log_was_pruned(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     """Checks that the replay of the remaining log begins with the jobs and claims that were alive at the cut."""
@@ -312,7 +312,7 @@ def test_verify_finds_a_change_to_the_events_or_the_record_of_a_prune(
     assert "I7" in found.queues[QUEUE].counts
 
 
-def test_verify_finds_a_saved_head_only_if_its_batch_was_not_pruned(
+def test_verify_proves_a_saved_head_only_if_its_batch_was_not_pruned(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     two_seasons(writer, small)

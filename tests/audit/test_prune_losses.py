@@ -133,7 +133,7 @@ def test_a_log_with_orphans_and_losses_can_be_pruned_and_proven(
 
 
 @pytest.mark.slow
-def test_the_verdict_is_unknown_after_redis_loads_a_snapshot_older_than_the_cut(
+def test_the_verdict_is_unknown_after_redis_loads_a_snapshot_with_jobs_that_were_pruned_from_sql(
     seasons: Seasons, database: Database
 ) -> None:
     """Checks a Redis that brings back pruned jobs. SQL lacks their events, and has only a baseline with these jobs."""

@@ -117,7 +117,7 @@ def test_a_history_is_ordered_and_readable(
         history.history(database.readers, "a", queue="web")
 
 
-def test_a_tail_continues_after_the_last_event_that_it_returned(
+def test_a_tail_continues_after_the_last_event_that_the_caller_has_seen(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     writer.life("a", "b")
@@ -233,7 +233,7 @@ def test_a_history_shows_its_details_on_a_narrow_terminal(
     assert len(said.splitlines()) < 30
 
 
-def test_a_history_shows_where_the_job_failed(
+def test_a_history_shows_the_traceback_of_a_failure(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """Checks that the history has the traceback, also without --json."""

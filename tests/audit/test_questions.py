@@ -45,7 +45,7 @@ def asks(mirrored: Seed, audit_url: str) -> Iterator[LogQuestions]:
         yield opened
 
 
-def test_the_page_and_the_queries_return_the_same_events_waits_and_claims(
+def test_the_web_page_and_the_commands_return_the_same_events_waits_and_claims(
     asks: LogQuestions, database: Database
 ) -> None:
     engine, now = database.readers, int(time.time() * 1000)
@@ -60,7 +60,7 @@ def test_the_page_and_the_queries_return_the_same_events_waits_and_claims(
     assert [e["job_id"] for e in asks.tail([QUEUE], 2)] == ["holds", "waits"]
 
 
-def test_the_counts_of_minutes_and_of_errors_are_returned_as_numbers(asks: LogQuestions) -> None:
+def test_the_counts_per_minute_and_per_error_are_returned_as_numbers(asks: LogQuestions) -> None:
     now = int(time.time() * 1000)
 
     minutes = asks.minutes(now - 600_000, now + 600_000, None)

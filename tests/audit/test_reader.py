@@ -145,7 +145,7 @@ def test_claims_that_redis_forgot_are_found_by_the_index_of_events(database: Dat
     assert ten_million.full_scans(database, plans) == []
 
 
-def test_minutes_of_other_queues_are_not_read_for_a_queue_without_recent_ends(
+def test_the_metrics_reader_reads_the_recent_minutes_of_each_queue_separately(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """Checks three queues whose last ends are hours apart. The reader reads the minutes of each queue separately."""

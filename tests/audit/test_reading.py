@@ -62,7 +62,9 @@ def test_the_mirror_reads_a_backlog_while_sql_writes(
     auditlog.assert_chain_holds(database, QUEUE)
 
 
-def test_a_read_ahead_that_found_nothing_is_repeated(writer: StreamWriter, mirror: Mirror) -> None:
+def test_the_mirror_reads_again_at_once_if_its_read_ahead_found_nothing(
+    writer: StreamWriter, mirror: Mirror
+) -> None:
     enqueue(writer, "a", "b", "c", "d", "e", "f", "g")
     assert mirror.turn().outcome is TurnOutcome.MIRRORED
 
@@ -71,7 +73,7 @@ def test_a_read_ahead_that_found_nothing_is_repeated(writer: StreamWriter, mirro
     assert mirror.turn().events == 1
 
 
-def test_a_batch_that_another_mirror_committed_is_dropped_after_its_read(
+def test_a_mirror_drops_a_batch_that_it_read_ahead_if_another_mirror_has_committed_it(
     writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Database
 ) -> None:
     backlog(writer)
@@ -85,7 +87,7 @@ def test_a_batch_that_another_mirror_committed_is_dropped_after_its_read(
     auditlog.assert_chain_holds(database, QUEUE)
 
 
-def test_events_that_were_read_ahead_and_then_lost_are_orphaned(
+def test_events_that_the_mirror_read_ahead_before_redis_lost_them_are_orphaned(
     writer: StreamWriter, mirror: Mirror, source: Told, database: Database
 ) -> None:
     """Checks a loss of Redis after the read. SQL gets the same rows as after a loss that follows the commit."""
@@ -111,7 +113,7 @@ def test_events_that_were_read_ahead_and_then_lost_are_orphaned(
     auditlog.assert_chain_holds(database, QUEUE)
 
 
-def test_a_read_ahead_that_failed_is_repeated(
+def test_the_mirror_reads_again_if_its_read_ahead_failed(
     writer: StreamWriter, mirror: Mirror, source: Told, database: Database
 ) -> None:
     backlog(writer)
@@ -131,7 +133,7 @@ def test_a_read_ahead_that_failed_is_repeated(
     assert auditlog.told_by_sql(database, QUEUE) == auditlog.told_by_stream(writer.log)
 
 
-def test_the_result_of_a_failed_background_call_raises_its_error() -> None:
+def test_asking_for_the_result_of_a_failed_background_call_raises_its_error() -> None:
     def fail() -> None:
         raise ValueError("no")
 

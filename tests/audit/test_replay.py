@@ -132,7 +132,7 @@ def test_replay_reports_a_claim_at_or_after_the_deadline(
 
 
 @pytest.mark.parametrize("dead", [None, 1])
-def test_replay_accepts_that_an_expired_job_is_gone_or_dead(
+def test_replay_accepts_an_expired_job_whether_it_was_removed_or_became_dead(
     log: MemoryWriter, dead: int | None
 ) -> None:
     """Checks the event `expired` with and without the field that says whether the job is dead."""
@@ -283,7 +283,13 @@ CONTRADICTIONS: dict[str, tuple[Callable[[MemoryWriter], Any], str | None]] = {
     "claimed after a pause": (lambda log: paused(log, "paused", "resumed"), None),
     "claimed in a pause": (lambda log: paused(log, "paused"), "while the queue is paused"),
     "other attempts": (lambda log: log.jobs("enqueued", waiting("a", None, SPEC.replace("{", '{"attempts":5,', 1))),
-        "its JSON allows 5 attempts, and it says 3"),
+        "its JSON allows 5 attempts, and the job has 3"),
+    "attempts that its task decides": (
+        lambda log: log.jobs("enqueued", waiting("a", None, SPEC.replace("{", '{"attempts":0,', 1))),
+        "its JSON allows the task's attempts, and the job has 3"),
+    "losses that its task decides": (
+        lambda log: log.jobs("enqueued", waiting("a", None, SPEC.replace("{", '{"losses":0,', 1))),
+        "differ in whether the task decides"),
     "the lane of its priority": (lambda log: enqueue(log, "a", lane="2+tenant=acme"), None),
     "the lane of another priority": (lambda log: enqueue(log, "a", lane="0+tenant=acme"),
         "is of priority normal, and in lane 0+tenant=acme"),
@@ -349,7 +355,9 @@ def standing(job_id: str, stands: str) -> list[Any]:
     return [*named(job_id), None, None, stands]
 
 
-def test_replay_reports_a_name_that_is_taken_in_a_window_of_another_job(log: MemoryWriter) -> None:
+def test_replay_reports_a_job_that_takes_a_name_within_the_window_of_another_job(
+    log: MemoryWriter,
+) -> None:
     """Checks a job that has ended while its window is still open."""
     log.jobs("enqueued", standing("a", f"until:{log.now_ms + 60_000}"))
     fence = log.jobs("claimed", ["a", 1])
@@ -550,7 +558,7 @@ def delayed(log: MemoryWriter, lane: str | None = LANE, expires: int | None = No
         (["a", 1, None, "normal", None, 1_000, *BEFORE], "I19", "after its deadline"),
     ],
 )  # fmt: skip
-def test_replay_reports_an_edit_that_changes_another_field(
+def test_replay_reports_an_edit_event_with_a_false_field(
     log: MemoryWriter, edited: list[Any], invariant: str, says: str
 ) -> None:
     delayed(log)
@@ -572,7 +580,7 @@ def test_replay_accepts_an_edit_of_a_job_whose_earlier_events_are_missing(
     assert {"I5"} == {each.invariant for each in replay(log).violations}
 
 
-def test_replay_accepts_a_lease_expiry_that_another_worker_finds(log: MemoryWriter) -> None:
+def test_replay_accepts_a_lease_expiry_that_is_noticed_by_another_worker(log: MemoryWriter) -> None:
     enqueue(log, "a")
     fence = log.jobs("claimed", ["a", 1], by="w-1")
     log.jobs("lease_expired", ["a", fence, "w-1", 1, "ready"], by="w-2")
@@ -864,7 +872,7 @@ def test_replay_reports_a_gap_that_was_not_recorded(log: MemoryWriter) -> None:
     assert found.says == f"entries are missing: the one before is {log.epoch}-1"
 
 
-def test_replay_reports_a_missing_job_of_an_entry(log: MemoryWriter) -> None:
+def test_replay_reports_an_entry_that_lacks_one_of_its_jobs(log: MemoryWriter) -> None:
     enqueue(log, "a", "b", "c")
     del log.rows[2]
 
@@ -915,7 +923,7 @@ def test_replay_leaves_out_orphaned_events(log: MemoryWriter) -> None:
     assert list(found.jobs) == ["a"]
 
 
-def test_replay_begins_with_no_jobs_when_redis_was_emptied(log: MemoryWriter) -> None:
+def test_replay_counts_all_jobs_as_lost_when_redis_was_emptied(log: MemoryWriter) -> None:
     log.queue_event("cap_changed", "queue", None, "1", 1)
     enqueue(log, "a")
     log.jobs("claimed", ["a", 1, [["queue", 1]]])
@@ -931,7 +939,7 @@ def test_replay_begins_with_no_jobs_when_redis_was_emptied(log: MemoryWriter) ->
     assert "1 live job was lost" in found.losses[0].says
 
 
-def test_replay_accepts_any_first_event_before_the_baseline_is_complete() -> None:
+def test_replay_accepts_any_event_of_an_unknown_job_before_the_baseline_is_complete() -> None:
     log = MemoryWriter()
     old = log.epoch
     log.begin(old + 1, "attached", f"{old}-0")
@@ -1009,3 +1017,21 @@ def test_replay_counts_all_violations_and_lists_the_first_20(log: MemoryWriter) 
     found = replay(log)
 
     assert (found.counts["I6"], len(found.violations)) == (50, 20)
+
+
+@pytest.mark.parametrize("nobody", [None, ""])
+@pytest.mark.parametrize("kind", ["requeued", "cancelled", "pruned", "claimed"])
+def test_replay_reports_an_event_that_names_no_actor(
+    log: MemoryWriter, kind: str, nobody: str | None
+) -> None:
+    enqueue(log, "a", "b")
+    fence = log.jobs("claimed", ["a", 1])
+    log.jobs("died", ["a", fence, "final_failure", 1, None])
+    other = {"cancelled": ["b"], "requeued": ["a", 2], "pruned": ["a"], "claimed": ["b", 1]}
+    log.jobs(kind, other[kind], by="ada")
+    assert replay(log).violations == []
+
+    log.rows[-1] = (*log.rows[-1][:8], nobody, *log.rows[-1][9:])
+
+    found = the_violation(log)
+    assert ("I6", "names no actor") == (found.invariant, found.says)

@@ -67,7 +67,7 @@ def tell_one(log: MemoryWriter, ms: int, kind: str, told: list[Any]) -> str:
     return log.jobs(kind, told)
 
 
-def test_replay_accepts_a_pause_and_a_probe_that_opens_the_scope(log: MemoryWriter) -> None:
+def test_replay_accepts_a_pause_that_a_successful_probe_ends(log: MemoryWriter) -> None:
     story = Story(log)
     story.open_circuit()
     story.claim("a", 31_000)
@@ -115,7 +115,9 @@ def test_replay_reports_a_failure_that_must_pause_its_scope(log: MemoryWriter) -
     assert found.says == f"is failure 2 in {SCOPE}, which allows 2, and does not pause it"
 
 
-def test_replay_reports_a_probe_whose_failure_does_not_pause_its_scope(log: MemoryWriter) -> None:
+def test_replay_reports_a_failed_probe_that_does_not_pause_its_scope_again(
+    log: MemoryWriter,
+) -> None:
     story = Story(log)
     story.open_circuit()
     story.claim("a", 31_000)
@@ -135,7 +137,9 @@ def test_replay_accepts_failures_that_are_further_apart_than_the_window(log: Mem
     assert replay(log).violations == []
 
 
-def test_replay_reports_a_probe_that_excepted_errors_did_not_end(log: MemoryWriter) -> None:
+def test_replay_accepts_a_second_probe_after_an_excepted_error_ended_the_first(
+    log: MemoryWriter,
+) -> None:
     """The next probe begins when the claim of the first one has ended, however it ended."""
     story = Story(log)
     story.open_circuit()
@@ -184,7 +188,7 @@ def test_replay_reports_a_pause_that_needs_a_failure_from_before_the_window(
 
 
 @pytest.mark.parametrize("until_ms", [30_990, 31_010])
-def test_replay_reports_a_pause_that_is_not_as_long_as_the_cooldown(
+def test_replay_reports_a_pause_whose_length_differs_from_the_cooldown(
     log: MemoryWriter, until_ms: int
 ) -> None:
     forged_pause(open_with(log, ("a", 500)), until_ms=until_ms)
@@ -201,7 +205,9 @@ def test_replay_reports_a_pause_by_an_error_that_the_breaker_excepts(log: Memory
     assert the_violation(log).says == f"pauses {SCOPE} by an error that its breaker does not count"
 
 
-def test_replay_reports_a_pause_by_another_job_than_the_probe(log: MemoryWriter) -> None:
+def test_replay_reports_a_new_pause_of_a_paused_scope_by_a_job_that_is_not_the_probe(
+    log: MemoryWriter,
+) -> None:
     story = Story(log)
     story.open_circuit()
     story.pause("c", 2_000, 32_000)
@@ -226,7 +232,7 @@ def test_replay_accepts_two_failures_of_one_call_in_either_order(log: MemoryWrit
 # Pauses of handlers.
 
 
-def test_replay_accepts_a_pause_of_a_handler_that_gives_its_job_back(log: MemoryWriter) -> None:
+def test_replay_accepts_a_pause_by_a_handler_whose_job_is_given_back(log: MemoryWriter) -> None:
     story = open_with(log)
     story.pause("b", 1_000, 1_500)
     tell_one(log, 1_001, "rolled_back", ["b", story.fences["b"], None, "scope_paused", 0, None])
@@ -236,7 +242,7 @@ def test_replay_accepts_a_pause_of_a_handler_that_gives_its_job_back(log: Memory
 
 
 @pytest.mark.parametrize("end", ["succeed", "fail"])
-def test_replay_reports_a_handlers_pause_whose_job_is_not_given_back(
+def test_replay_reports_a_pause_by_a_handler_whose_job_is_not_given_back(
     log: MemoryWriter, end: str
 ) -> None:
     story = open_with(log)
@@ -257,7 +263,7 @@ def test_replay_reports_a_handlers_pause_of_more_than_a_day(log: MemoryWriter) -
 # What the log does not show is not judged.
 
 
-def test_replay_judges_no_pause_by_failures_before_the_log_began() -> None:
+def test_replay_accepts_a_pause_that_failures_from_before_the_log_may_explain() -> None:
     log = MemoryWriter()
     log.begin(BEGIN_MS - 10, "attached")
     tell(log, of_queue("cap_changed", FAMILY, "none", "2/60000ms/30000", 2))
@@ -268,7 +274,7 @@ def test_replay_judges_no_pause_by_failures_before_the_log_began() -> None:
     assert replay(log).violations == []
 
 
-def test_replay_judges_pauses_of_an_attached_log_once_a_job_succeeded() -> None:
+def test_replay_judges_pauses_in_a_log_that_began_late_once_a_job_has_succeeded() -> None:
     log = MemoryWriter()
     log.begin(BEGIN_MS - 10, "attached")
     tell(log, of_queue("cap_changed", FAMILY, "none", "2/60000ms/30000", 2))
@@ -284,7 +290,7 @@ def test_replay_judges_pauses_of_an_attached_log_once_a_job_succeeded() -> None:
     assert the_violation(log).says == f"pauses {SCOPE} at failure 1, and it allows 2"
 
 
-def test_replay_judges_no_failure_after_the_clock_went_back_during_a_pause(
+def test_replay_accepts_failures_that_pause_nothing_after_the_clock_went_back_during_a_pause(
     log: MemoryWriter,
 ) -> None:
     """Jobs that began before the pause fail during the pause, and change nothing."""
@@ -301,7 +307,7 @@ def test_replay_judges_no_failure_after_the_clock_went_back_during_a_pause(
 
 
 @pytest.mark.parametrize("end", ["fail", "succeed"])
-def test_replay_accepts_the_end_of_a_probe_that_began_in_an_unknown_scope(
+def test_replay_accepts_the_end_of_a_probe_although_the_state_of_its_scope_is_unknown(
     log: MemoryWriter, end: str
 ) -> None:
     """The clock goes back; an operator pauses the scope while a probe runs; the probe ends."""
@@ -325,7 +331,9 @@ def test_replay_accepts_the_end_of_a_probe_that_began_in_an_unknown_scope(
     assert replay(log).violations == []
 
 
-def test_replay_judges_no_failure_by_a_limit_that_changed_since_the_claim() -> None:
+def test_replay_accepts_failures_that_pause_nothing_if_the_limit_was_removed_after_the_claim() -> (
+    None
+):
     """The log does not have the limit of the key. An operator removes that limit."""
     log = MemoryWriter()
     log.begin(BEGIN_MS - 10, "attached")
@@ -357,7 +365,9 @@ def test_replay_counts_failures_of_jobs_that_were_claimed_without_a_limit(
     assert replay(log).violations == []
 
 
-def test_replay_accepts_two_claims_at_once_after_the_cut_of_a_prune(log: MemoryWriter) -> None:
+def test_replay_accepts_two_claims_at_once_if_a_prune_removed_the_success_of_the_probe(
+    log: MemoryWriter,
+) -> None:
     """The prune has removed the probe and its success."""
     story = Story(log)
     story.open_circuit()
@@ -382,5 +392,4 @@ def test_replay_reports_an_operators_pause_without_a_name(log: MemoryWriter) -> 
     log.queue_event("pause_changed", SCOPE, BEGIN_MS + 500)
     log.rows[-1] = (*log.rows[-1][:8], None, *log.rows[-1][9:])
 
-    says = f"changes the pause of {SCOPE}, and names no operator"
-    assert the_violation(log).says == says
+    assert the_violation(log).says == "names no actor"

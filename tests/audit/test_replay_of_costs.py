@@ -99,7 +99,7 @@ def begun(log: MemoryWriter, **costs: int | None) -> str:
     return log.jobs("claimed", [first, 1, [[SCOPE, *LIMIT, costs[first]]]], by="w-1")
 
 
-def test_replay_accepts_an_earlier_claim_after_a_job_cost_less_than_announced(
+def test_replay_accepts_an_earlier_next_claim_after_a_job_reported_a_lower_cost(
     log: MemoryWriter,
 ) -> None:
     fence = begun(log, a=30, b=4)
@@ -129,7 +129,7 @@ def test_replay_reports_a_claim_before_a_jobs_extra_cost_is_paid(log: MemoryWrit
         ({"taken": "tokens:1000000001"}, "I3", "says 'tokens:1000000001', and these are no costs"),
     ],
 )
-def test_replay_reports_a_false_cost_of_a_claim(
+def test_replay_reports_a_false_report_of_a_claims_cost(
     log: MemoryWriter, change: dict[str, str], invariant: str, says: str
 ) -> None:
     fence = begun(log, a=10)
@@ -183,7 +183,9 @@ def test_replay_accepts_the_cost_of_a_job_that_was_enqueued_before_the_log() -> 
     assert replay(log).violations == []
 
 
-def test_replay_accepts_a_claim_after_a_job_from_before_the_log_gave_its_cost_back() -> None:
+def test_replay_accepts_a_claim_after_a_job_from_before_the_log_reported_that_it_cost_nothing() -> (
+    None
+):
     log, fence = begun_before_the_log("100/1000ms/10")
     claim(log, "b", 10, 10)
     spend(log, "a", fence, "tokens:0", 11)
@@ -192,7 +194,7 @@ def test_replay_accepts_a_claim_after_a_job_from_before_the_log_gave_its_cost_ba
     assert replay(log).violations == []
 
 
-def test_replay_reports_a_second_cost_of_a_job_from_before_the_log() -> None:
+def test_replay_reports_a_second_cost_report_for_a_claim_from_before_the_log() -> None:
     log, fence = begun_before_the_log(limit=None)
     spend(log, "a", fence, "tokens:13", 5)
     spend(log, "a", fence, "tokens:13", 6)
@@ -211,7 +213,7 @@ def pause(
     log.jobs("scope_paused", [job_id, fence, about, BEGIN_MS + until_ms], by=said.get("by", "w-1"))
 
 
-def test_replay_allows_no_claim_before_the_end_of_a_pause(
+def test_replay_reports_a_claim_before_the_end_of_a_pause(
     log: MemoryWriter,
 ) -> None:
     fence = begun(log, a=1, b=1, c=1)
@@ -250,7 +252,7 @@ def test_replay_reports_a_pause_that_shortens_another_pause(log: MemoryWriter) -
     assert the_violation(log).says == f"makes the pause of {SCOPE} shorter"
 
 
-def test_replay_allows_no_claim_during_a_pause_by_a_job_from_before_the_log() -> None:
+def test_replay_reports_a_claim_during_a_pause_that_a_job_from_before_the_log_began() -> None:
     log, fence = begun_before_the_log("100/1000ms/10")
     pause(log, "a", fence, 5, 5_000)
     claim(log, "b", 4_990, 10)

@@ -114,7 +114,9 @@ def test_an_undamaged_queue_has_no_findings(seed: Seed, database: Database) -> N
     assert left(seed, database) == []
 
 
-def test_the_doctor_removes_a_value_that_contradicts_sql(seed: Seed, database: Database) -> None:
+def test_the_doctor_removes_a_result_value_whose_digest_contradicts_sql(
+    seed: Seed, database: Database
+) -> None:
     before = line_of(seed, "done")
     seed.control.hset(seed.keys("returned"), "done", '"x"')
     assert look(seed) == []
@@ -204,7 +206,7 @@ def outbox_lost(seed: Seed, database: Database, drain: Callable[[], Any]) -> Non
 
 
 @pytest.mark.parametrize("happens", [off_for_a_while, pruned, outbox_lost])
-def test_the_doctor_keeps_a_results_line_whose_events_the_log_may_lack(
+def test_the_doctor_keeps_a_results_line_if_the_log_may_lack_the_events_of_its_job(
     seed: Seed, database: Database, drain: Callable[[], Any], happens: Callable[..., None]
 ) -> None:
     at = seed.now
@@ -216,7 +218,7 @@ def test_the_doctor_keeps_a_results_line_whose_events_the_log_may_lack(
     assert "perhaps" in seed.snapshot()["results"]
 
 
-def test_the_doctor_keeps_a_remembered_id_with_a_foreign_claim_after_a_gap(
+def test_the_doctor_keeps_a_remembered_id_that_names_the_claim_of_another_job_if_the_log_has_a_gap(
     seed: Seed, database: Database, drain: Callable[[], Any]
 ) -> None:
     """Checks a results line with the fence of another job's claim. Without the line, another job of the id could
@@ -262,7 +264,7 @@ def test_remembered_ids_that_were_restored_agree_with_the_log(
     assert " once=1" in line_of(seed, "once")
 
 
-def test_a_job_that_is_not_mirrored_yet_causes_no_difference(
+def test_the_result_of_a_job_that_is_not_mirrored_yet_is_compared_with_the_outbox(
     seed: Seed, database: Database, drain: Callable[[], Any]
 ) -> None:
     seed.enqueue("full", keep_ms=2 * HOUR, task="u")

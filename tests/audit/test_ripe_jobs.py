@@ -78,7 +78,7 @@ def test_the_doctor_wakes_a_job_that_a_broken_script_left_parked(
     assert_taken(seed, database)
 
 
-def test_only_a_repair_wakes_a_parked_job_whose_signal_has_arrived(
+def test_the_doctor_wakes_a_parked_job_whose_signal_has_arrived_only_with_repair(
     seed: Seed,
 ) -> None:
     assert broken_after(1, seed, signal(seed))
@@ -113,7 +113,7 @@ def test_a_signal_whose_value_the_log_lacks_is_reported_until_it_is_sent_again(
     assert_taken(seed, database)
 
 
-def test_a_broken_signal_for_which_the_job_does_not_wait_is_kept(
+def test_the_doctor_keeps_a_half_written_signal_for_which_the_job_does_not_wait(
     seed: Seed, database: Database
 ) -> None:
     assert broken_after(1, seed, signal(seed, "refusal"))
@@ -126,7 +126,7 @@ def test_a_broken_signal_for_which_the_job_does_not_wait_is_kept(
     assert_taken(seed, database)
 
 
-def test_the_doctor_wakes_a_timed_out_parked_job_that_the_index_lacks(
+def test_the_doctor_wakes_a_parked_job_whose_timeout_is_missing_in_the_index(
     seed: Seed, database: Database
 ) -> None:
     signal(seed)

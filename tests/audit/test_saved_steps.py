@@ -1,5 +1,6 @@
 """Verify and the saved steps of durable jobs (I20). Verify accepts true logs, and finds each planted lie."""
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -64,6 +65,7 @@ def test_replay_accepts_the_steps_of_a_job_in_a_true_log() -> None:
     fence = log.jobs("claimed", ["a", 2])
     save(log, fence, 3, "receipt", base="1/0")
     # A failover took it, and the worker sends it again.
+    log.begin(log.now_ms + 1, "replid_changed", f"{log.epoch}-{log.seq}")
     save(log, fence, 3, "receipt", base="1/0")
     for failures in (2, 3):
         log.jobs("retried", ["a", fence, None, failures, None])
@@ -81,7 +83,7 @@ def test_replay_accepts_the_steps_of_a_job_in_a_true_log() -> None:
         ("1/0", None),
     ],
 )
-def test_replay_reports_a_saved_step_whose_number_of_failures_differs_from_the_log(
+def test_replay_reports_a_saved_step_that_resets_another_number_of_failures_than_the_log_has(
     base: str | None, says: str | None
 ) -> None:
     log = MemoryWriter()
@@ -121,6 +123,7 @@ def test_replay_reports_a_job_that_is_retried_after_its_last_attempt() -> None:
         ([(1, "one", D, LIFE, "w-2")], "is written by w-2, the claim is that of w-1"),
         ([(1, "one"), (2, "two"), (3, "one")], "is entry 3 of 'one', which is entry 1"),
         ([(1, "one?")], "is named 'one?', and no step can have this name"),
+        ([(1, "one"), (2, "two"), (1, "one")], "is saved a second time"),
     ],
 )  # fmt: skip
 def test_replay_reports_a_false_step(steps: Sequence[tuple[Any, ...]], says: str) -> None:
@@ -130,6 +133,112 @@ def test_replay_reports_a_false_step(steps: Sequence[tuple[Any, ...]], says: str
         save(log, fence, *step)
 
     assert [("I20", says)] == told(log)
+
+
+@pytest.mark.parametrize(
+    ("size", "message", "says"),
+    [
+        (9, None, "saves 'one' with 9 bytes, which had 8"),
+        (None, None, "saves 'one' with no bytes, which had 8"),
+        (8, 2, "saves 'one' from signal 2, which was from none"),
+        (8, None, None),
+    ],
+)
+def test_replay_reports_a_step_that_is_saved_again_with_another_size_or_signal(
+    size: int | None, message: int | None, says: str | None
+) -> None:
+    log = MemoryWriter()
+    fence = running(log)
+    save(log, fence, 1, "one")
+    log.begin(log.now_ms + 1, "replid_changed", f"{log.epoch}-{log.seq}")
+    log.jobs("step_saved", ["a", fence, LIFE, 1, "one", size, D, None, None, message])
+
+    assert [("I20", says)] * (says is not None) == told(log)
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+@pytest.mark.parametrize("is_older", [True, False])
+def test_replay_reports_a_step_that_is_begun_a_second_time_if_no_failover_took_it(
+    *, is_saved: bool, is_older: bool
+) -> None:
+    log = MemoryWriter()
+    fence = running(log)
+    log.jobs("step_begun", ["a", fence, LIFE, 1, "one"])
+    if is_saved:
+        save(log, fence, 1, "one")
+    if is_older:
+        log.begin(log.now_ms + 1, "replid_changed", f"{log.epoch}-{log.seq}")
+    log.jobs("step_begun", ["a", fence, LIFE, 1, "one"])
+
+    assert [("I20", "is begun a second time")] * (not is_older) == told(log)
+
+
+def test_replay_reports_a_saved_step_without_a_digest() -> None:
+    log = MemoryWriter()
+    log.jobs("step_saved", ["a", running(log), LIFE, 1, "one", 8])
+
+    assert [("I6", "does not say digest")] == told(log)
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        ("step_begun", {"entry": True}),
+        ("step_begun", {"kind": "Wait"}),
+        ("step_saved", {"bytes": -1}),
+        ("signalled", {"message": 1.0}),
+        ("signalled", {"key": None}),
+    ],
+)
+def test_replay_reports_a_value_of_a_step_or_signal_that_the_mirror_does_not_write(
+    event: str, said: dict[str, Any]
+) -> None:
+    log = MemoryWriter()
+    fence = running(log)
+    log.jobs("step_begun", ["a", fence, LIFE, 1, "one"])
+    save(log, fence, 1, "one")
+    log.jobs("signalled", ["a", LIFE, 1, "ok", None, 8, D], by="ann")
+    at = [row[4] for row in log.rows].index(event)
+    detail = json.dumps({**json.loads(log.rows[at][10]), **said}, separators=(",", ":"))
+    log.rows[at] = (*log.rows[at][:10], detail)
+
+    ((name, value),) = said.items()
+    assert ("I7", f"says {name} {value!r}, which the mirror does not write") in told(log)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [
+        (9, "other", ("I6", "is said to be of task other, and the job's is send")),
+        (7, 1, ("I4", "is said to be of claim 1, and is of none")),
+    ],
+)
+def test_replay_reports_a_row_with_another_task_or_a_claim_number_though_the_event_moves_no_job(
+    column: int, value: object, says: tuple[str, str]
+) -> None:
+    log = MemoryWriter()
+    log.jobs("enqueued", ["tick-s-5", 1, None, "send", "normal", 3, 3, D], by="producer")
+    fence = running(log)
+    first = len(log.rows)
+    log.jobs("step_begun", ["a", fence, LIFE, 1, "one"])
+    save(log, fence, 1, "one")
+    log.jobs("signalled", ["a", LIFE, 1, "ok", None, 8, D], by="ann")
+    log.jobs("signal_lost", ["a", LIFE, 1], by="ann")
+    log.jobs("cost_settled", ["a", fence, "tokens:1"])
+    log.jobs("scope_paused", ["a", fence, "task@1s=send", log.now_ms + 9])
+    log.jobs("settlement_refused", ["a", "7-1", "complete", "stale"])
+    log.jobs("freed", ["a", "name"], by="ann")
+    log.jobs("ticked", ["tick-s-5", "s", 1, 5, 5, 9, "fired", 0], by="w-1")
+    beside = {found for found in told(log) if found[0] not in ("I4", "I6")}
+    for at in range(first, len(log.rows)):
+        row = list(log.rows[at])
+        row[column] = value
+        log.rows[at] = tuple(row)
+
+    found = told(log)
+
+    assert len(log.rows) - first == found.count(says)
+    assert beside | {says} == set(found)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +277,7 @@ def test_replay_reports_a_step_that_was_saved_without_a_claim_in_force() -> None
     ] == told(log)
 
 
-def test_replay_does_not_know_the_earlier_steps_of_a_restored_job() -> None:
+def test_replay_accepts_that_a_restored_job_continues_with_a_later_step() -> None:
     log = MemoryWriter()
     fields = ["a", 1, None, "ready", "send", "normal", 3, 3, D, None, 0, 0, 0, 0, None, None]
     log.jobs("restored", [*fields, None, None, None, None, None, None, LIFE], by="ada")

@@ -99,7 +99,9 @@ def test_the_sentence_about_a_late_instant_names_the_last_active_worker(
     assert "none ran, or none reached Redis (the last before was w-1, at " in told
 
 
-def test_a_worker_without_free_places_is_not_reported_as_absent(scene: Scene) -> None:
+def test_the_history_says_that_workers_may_have_been_full_when_an_instant_was_late(
+    scene: Scene,
+) -> None:
     scene.put(every=4, overlap="allow")
     scene.until_due()
     scene.serve()
@@ -235,7 +237,7 @@ def test_the_history_says_whether_a_schedule_is_paused_or_was_not_served(scene: 
     assert "ada paused it (migration)" in found.says
 
 
-def test_the_history_names_who_paused_a_schedule_that_was_then_changed(
+def test_the_history_still_says_who_paused_a_schedule_after_the_schedule_was_changed(
     scene: Scene,
 ) -> None:
     scene.put()
@@ -251,7 +253,9 @@ def test_the_history_names_who_paused_a_schedule_that_was_then_changed(
     assert "next at" not in found.changes[-1].says
 
 
-def test_the_history_gives_a_cause_for_instants_that_were_passed_over(scene: Scene) -> None:
+def test_the_history_gives_a_cause_for_instants_that_were_missed_before_the_last_one(
+    scene: Scene,
+) -> None:
     scene.put(every=60, overlap="allow")
     scene.until_due()
     scene.serve()

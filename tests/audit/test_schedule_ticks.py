@@ -103,7 +103,7 @@ def test_replay_accepts_an_honest_schedule(log: MemoryWriter) -> None:
     assert [] == violations(log)
 
 
-def test_replay_accepts_a_run_that_changes_no_instant(log: MemoryWriter) -> None:
+def test_replay_accepts_a_requested_run_that_changes_no_instant(log: MemoryWriter) -> None:
     schedule = Schedule(log)
     before = schedule.next
     at = log.now_ms + 3
@@ -168,7 +168,7 @@ def test_replay_reports_a_missing_instant(log: MemoryWriter) -> None:
     assert ["I15"] == [invariant for invariant, _ in violations(log)]
 
 
-def test_replay_begins_with_the_first_event_of_a_schedule_in_the_log(log: MemoryWriter) -> None:
+def test_replay_accepts_any_first_event_of_a_schedule_in_the_log(log: MemoryWriter) -> None:
     schedule = Schedule(log, is_logged=False)
     schedule.version = 7
     schedule.told("skipped", version=7)

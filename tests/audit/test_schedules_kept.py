@@ -94,7 +94,7 @@ def test_a_prune_removes_the_instants_of_pruned_jobs(
     assert [] == survey(client, database, "q").schedules
 
 
-def test_a_log_that_is_attached_late_begins_with_the_next_instants(
+def test_a_log_that_is_attached_late_has_the_instants_from_then_on(
     seed: Seed, client: Client, database: Database
 ) -> None:
     put(seed)
@@ -112,7 +112,7 @@ def test_a_log_that_is_attached_late_begins_with_the_next_instants(
 
 
 @pytest.mark.parametrize("clock_back_ms", [0, 1_000])
-def test_a_schedule_is_compared_with_its_last_instant_in_the_log(
+def test_a_comparison_uses_the_last_logged_instant_of_a_schedule_even_if_the_clock_went_back(
     seed: Seed, client: Client, database: Database, clock_back_ms: int
 ) -> None:
     """Checks instants in the same millisecond, and instants after the clock of Redis was set back."""

@@ -126,7 +126,7 @@ def test_verify_names_a_schema_object_that_differs_from_the_migration(log: Datab
         assert any(says in each for each in problems), (says, problems)
 
 
-def test_verify_finds_an_index_that_lacks_a_job(log: Database) -> None:
+def test_verify_finds_an_index_in_which_a_job_is_missing(log: Database) -> None:
     """Checks an index without one of its rows, which hides a job from `history`."""
     path = log.path
     log.close()

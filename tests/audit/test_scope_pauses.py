@@ -86,7 +86,7 @@ def failures(database: Database) -> list[tuple[int, str, str]]:
     ]
 
 
-def test_a_query_names_the_failures_that_paused_a_host(
+def test_the_documented_query_names_the_failures_that_paused_a_host(
     story: Story, mirror: Mirror, database: Database
 ) -> None:
     """Four failures do not count: one before the window, one of another host, an excepted one, and one after a
@@ -116,7 +116,7 @@ def test_a_query_names_the_failures_that_paused_a_host(
     assert [(row["who"], row["job_id"]) for row in found] == [("w-1", "b"), ("w-1", "a")]
 
 
-def test_the_view_names_the_operator_the_handler_or_the_failures_behind_a_pause(
+def test_the_view_of_pauses_names_the_operator_the_handler_or_the_failures_that_caused_each_pause(
     story: Story, mirror: Mirror, database: Database
 ) -> None:
     """After the operator has resumed the scope, the failure of a job that began before the pause counts."""

@@ -114,7 +114,7 @@ def make_second(url: str, database: Database) -> Iterator[Callable[..., Source]]
 @pytest.mark.parametrize("queue", ["mail", "other"], ids=["same-name", "other-name"])
 @pytest.mark.parametrize("apart", ["servers", "prefixes"])
 @pytest.mark.slow
-def test_a_second_source_changes_no_data_of_the_first_source(
+def test_commands_with_a_second_redis_as_source_change_no_data_of_the_first(
     apart: str,
     queue: str,
     first: Source,

@@ -101,7 +101,7 @@ def test_verify_finds_rows_of_a_queue_that_was_never_mirrored(log: Database, tab
         assert f"queue {ghost!r} has rows in {table} and no cursor" in said
 
 
-def test_a_row_of_a_loss_that_refers_to_itself_does_not_cause_endless_queries(
+def test_a_loss_row_that_refers_to_itself_does_not_cause_endless_queries(
     log: Database,
 ) -> None:
     if log.dialect == "postgresql":

@@ -417,7 +417,9 @@ def test_verify_reports_an_event_after_the_cursor(log: Log, database: Database) 
     assert found.seq == last["seq"] + 1
 
 
-def test_a_forged_chain_does_not_contain_a_saved_head(log: Log, database: Database) -> None:
+def test_verify_finds_that_a_forged_chain_lacks_a_head_that_was_saved_earlier(
+    log: Log, database: Database
+) -> None:
     (kept,) = heads(database)
     assert verify(database, heads=[kept.sha256]).verdict is LogVerdict.HOLDS
     log.change(log.events("enqueued")[0], worker="w-x")
@@ -430,7 +432,7 @@ def test_a_forged_chain_does_not_contain_a_saved_head(log: Log, database: Databa
     assert f"head {kept.sha256} is in no chain" in said.output
 
 
-def test_a_head_that_was_saved_earlier_is_found_in_a_longer_log(
+def test_verify_finds_a_head_that_was_saved_earlier_in_a_longer_log(
     log: Log, writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     (kept,) = heads(database)
@@ -467,7 +469,7 @@ def test_the_head_command_prints_the_head_of_each_queue(log: Log, database: Data
     ],
     ids=["none", "another time", "other words", "another kind", "a made up gap"],
 )
-def test_verify_finds_epoch_rows_without_events_despite_a_forged_chain(
+def test_verify_finds_rows_of_epochs_that_have_no_event_despite_a_forged_chain(
     log: Log, database: Database, lie: str
 ) -> None:
     log.run((lie, {}))
@@ -493,8 +495,8 @@ def test_verify_uses_the_singular_for_one_event_entry_batch_and_job(
     auditlog.drain(mirror)
     alive = command(database, "verify").output
 
-    assert "  holds: 1 event in 1 entry and 1 batch, 0 jobs alive\n" in began
-    assert "  holds: 2 events in 2 entries and 2 batches, 1 job alive\n" in alive
+    assert "  holds: 1 event in 1 entry and 1 batch, 0 jobs in Redis\n" in began
+    assert "  holds: 2 events in 2 entries and 2 batches, 1 job in Redis\n" in alive
 
 
 def test_the_verdict_is_unknown_without_events_in_the_log(

@@ -472,7 +472,7 @@ def test_the_result_of_a_job_that_ran_during_a_gap_is_no_violation(
 
 
 @every_gap
-def test_a_kept_result_of_an_older_claim_is_a_violation_despite_a_gap(
+def test_a_kept_result_of_an_older_claim_is_reported_as_a_violation_even_after_a_gap(
     client: Client,
     database: Database,
     kept: Callable[[str, str], None],
@@ -520,7 +520,7 @@ def test_results_that_are_older_than_the_log_are_no_violation(
     assert compare(client, database, QUEUE) == ([], [])
 
 
-def test_verify_uses_ends_that_only_the_outbox_has(
+def test_verify_uses_the_ends_of_jobs_that_only_the_outbox_has(
     client: Client, database: Database, kept: Callable[[str, str], None]
 ) -> None:
     kept("a", '"1"')
@@ -531,7 +531,7 @@ def test_verify_uses_ends_that_only_the_outbox_has(
     assert compare(client, database, QUEUE)[0] == []
 
 
-def test_verify_uses_the_end_of_a_job_despite_a_later_refused_settlement(
+def test_verify_compares_a_result_with_the_end_of_its_job_despite_a_later_refused_settlement(
     client: Client, database: Database, kept: Callable[[str, str], None]
 ) -> None:
     """Checks an id with two jobs. Verify compares the result of the second job with the end of the second job."""

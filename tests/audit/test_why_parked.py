@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from rq_core.model.table.machine import Event
+from rq_core.protocol.calls.boxes import Sending, send_signals
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.turn import Mirror
 from sql_audit.queries.pauses import JobPause
@@ -90,3 +91,26 @@ def test_audit_why_says_that_a_parked_job_was_cancelled(seed: Seed, database: Da
     seed.cancel("a")
 
     assert [JobPause(since, since, f"{waited(since)}; it was cancelled")] == pauses(seed, database)
+
+
+def test_audit_why_names_the_child_for_which_a_parent_waited(
+    seed: Seed, database: Database
+) -> None:
+    life = "9f3a0b1c22aa0002"
+    claim = seed.running("p")
+    seed.save(claim, name="map:parts", value='{"count":50,"queue":"q"}', life=life)
+    seed.wait(claim, entry=2, name="rq_core.child.1.49", life=life)
+    since = seed.now
+    seed.park(claim, waits="2", life=life)
+    seed.live(1_000)
+    record = Sending("p", "rq_core.child.1.49", "", "null", life)
+    (sent,) = seed.client.run(send_signals(seed.queue, [record], by="w-9"))
+    assert sent.outcome == "woken"
+
+    auditlog.drain(Mirror(Outbox(seed.client), database, seed.queue))
+    (answer,) = why(database.readers, "p")
+
+    says = (
+        "it was parked, and waited for child 49 of parts; w-9 reported the end of child 49 of parts"
+    )
+    assert [JobPause(since, since + 1_000, says)] == answer.pauses

@@ -65,7 +65,7 @@ def test_a_report_within_a_window_counts_the_claims_that_ended_in_it(long_log: D
     assert found.slowest[0].ran_ms == longest
 
 
-def test_a_report_about_a_window_over_the_whole_log_equals_the_full_report(
+def test_a_report_about_a_window_that_covers_the_whole_log_equals_the_full_report(
     long_log: Database,
 ) -> None:
     """Compares all counts except those of jobs without an ended claim."""

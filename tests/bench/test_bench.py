@@ -66,7 +66,7 @@ def test_each_part_of_the_benchmark_measures_its_figures(tmp_path: Path, part: s
     assert document["facts"]["sizes"] == "tiny"
 
 
-def test_the_proxy_delays_each_direction_by_the_same_time_and_keeps_the_order(
+def test_the_proxy_delays_both_directions_by_the_same_time_and_keeps_the_order_of_commands(
     valkey_url: str,
 ) -> None:
     """Checks 100 commands that are sent without a wait for the answers: all of them together take one round trip."""
@@ -227,7 +227,7 @@ def test_a_table_that_two_documents_contain_is_updated_in_both_documents(
     )
 
 
-def test_the_tables_of_queues_in_turn_have_the_spread_of_each_figure(
+def test_the_tables_of_the_benchmark_show_the_spread_of_each_figure(
     figures: dict[str, Any],
 ) -> None:
     """Checks a run that measured one peer. For a figure that the peer lacks, the tables say `none`."""

@@ -136,7 +136,9 @@ def test_the_cap_command_accepts_a_rate_as_it_is_printed(cli: CommandLine, app: 
     assert "must be per 60s" in cli.line(2, "cap", "mail", "tenant@60s", "5/1s")
 
 
-def test_the_cap_command_changes_a_rate_that_counts_a_unit(cli: CommandLine, app: App) -> None:
+def test_the_cap_command_reads_a_plain_number_for_a_rate_with_costs_as_units_per_window(
+    cli: CommandLine, app: App
+) -> None:
     """Checks that a plain number means units per window, and no cap."""
     rate = Rate(10, per_seconds=60, per="tenant", name="tenant", cost="tokens", burst=9)
 
@@ -151,7 +153,9 @@ def test_the_cap_command_changes_a_rate_that_counts_a_unit(cli: CommandLine, app
     assert "must be per 60s" in cli.line(2, "cap", "mail", "tenant@60s:tokens", "5/1s")
 
 
-def test_the_cap_command_keeps_the_bounds_of_a_declared_breaker(cli: CommandLine, app: App) -> None:
+def test_the_cap_command_keeps_the_cooldown_and_checks_the_bounds_of_a_breaker(
+    cli: CommandLine, app: App
+) -> None:
     """Checks that a limit without a cooldown keeps the cooldown, and that the bounds are those of Breaker."""
     breaker = Breaker(20, per_seconds=60, cooldown=30, per="tenant", name="tenant")
     app.task(queue="mail", breaker=breaker)(send)
@@ -215,7 +219,7 @@ def test_the_caps_command_prints_a_table_of_scopes(
     assert ["tenant=b", "1", "1", "0", "as", "tenant"] in table
 
 
-def test_the_caps_command_omits_the_word_each_for_a_named_cap_without_a_key(
+def test_the_caps_command_prints_no_word_each_beside_the_limit_of_a_cap_that_tasks_share(
     cli: CommandLine, app: App
 ) -> None:
     """Checks that "4 each" is not printed. A named cap counts the jobs of all its tasks together."""
@@ -297,7 +301,7 @@ def line_of(cli: CommandLine, scope: str, *options: str) -> str:
     return line.rstrip()
 
 
-def test_the_first_key_of_a_family_resumes_when_the_pause_of_its_only_waiting_key_ends(
+def test_for_a_family_with_one_paused_key_the_caps_command_shows_when_that_pause_ends(
     cli: CommandLine, app: App
 ) -> None:
     """Checks that the time is not that of a rate without a pause, which resumes within 10 ms."""
@@ -361,7 +365,7 @@ def test_the_job_command_shows_the_scope_for_which_a_job_waits(
     assert cli.json("job", "one")["lane"] == "2+task=send+tenant=acme"
 
 
-def test_the_job_command_counts_all_jobs_that_may_run_earlier_as_ahead(
+def test_the_job_command_counts_as_ahead_only_jobs_that_may_run_earlier(
     cli: CommandLine, app: App
 ) -> None:
     """Checks four kinds of jobs that do not count: jobs of blocked lanes, cancelled jobs, later jobs, and jobs of lower
@@ -445,7 +449,7 @@ def test_the_job_command_searches_only_the_first_entries_of_a_long_list(
     ]  # fmt: skip
 
 
-def test_caps_and_job_print_the_same_numbers_with_small_and_large_reads(
+def test_the_caps_and_job_commands_print_the_same_numbers_with_small_and_with_large_reads(
     cli: CommandLine, app: App, task: Task[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for tenant in "abcdef":

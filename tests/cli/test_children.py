@@ -72,7 +72,17 @@ def test_the_children_command_shows_which_child_has_failed(
 
     ended = app.client.run(app.client.calls.reads.job(all_of_them[1]["id"], ["parts"]))
     assert ended is None
-    assert "no live job" in shell(app, "children", job_id)
+    assert f"`rq-core result {job_id} --audit URL`" in shell(app, "children", job_id)
+
+
+def test_the_children_command_says_how_an_ended_job_with_a_kept_result_has_ended(app: App) -> None:
+    job_id = app.tasks["part"].with_options(keep_result=60).enqueue(0).id
+    run(app, "parts")
+
+    for words in (["--failed"], ["--again"]):
+        told = shell(app, "children", job_id, *words)
+        assert f"job {job_id} has ended (succeeded)" in told
+        assert "`rq-core dead QUEUE` lists the children that died" in told
 
 
 def test_a_cancel_of_the_parent_cancels_its_children(app: App) -> None:
@@ -108,7 +118,9 @@ def test_a_worker_cancels_the_children_that_a_cancelled_parent_enqueues(app: App
     assert ["cancelling"] == ran
 
 
-def test_children_again_lets_a_parent_look_whose_children_ended_unreported(app: App) -> None:
+def test_the_children_command_with_the_option_again_wakes_a_parent_whose_children_ended_unreported(
+    app: App,
+) -> None:
     job_id = app.enqueue("home", "whole", {}).id
     run(app, "home")
     ids = [each["id"] for each in json.loads(shell(app, "children", job_id, "--json"))]
@@ -121,6 +133,9 @@ def test_children_again_lets_a_parent_look_whose_children_ended_unreported(app: 
     woken = json.loads(shell(app, "children", job_id, "--again", "--json", *words))
 
     assert {"queue": "home", "outcome": "woken"} == woken
+    assert f"{job_id} is ready, not parked: it looks when a worker claims it" in (
+        shell(app, "children", job_id, "--again")
+    )
     run(app, "home")
     assert "0 of 3 children succeeded, 3 must" in shell(app, "job", job_id)
     assert f"is dead and waits for no child, so it cannot look: run `rq-core requeue {job_id}`" in (

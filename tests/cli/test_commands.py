@@ -43,7 +43,7 @@ def test_the_enqueue_command_prints_the_id_of_the_new_job(cli: CommandLine, clie
     assert (spec["task"], spec["args"]) == ("send", {"to": "ä@b.c", "n": 1})
 
 
-def test_a_job_gets_the_options_that_workers_registered_for_its_task(
+def test_enqueue_from_the_command_line_uses_the_options_that_workers_registered_for_the_task(
     cli: CommandLine, client: Client
 ) -> None:
     """Checks a task with one attempt. The command line does not have the task's code."""
@@ -92,7 +92,7 @@ def test_the_enqueue_command_reads_arguments_from_standard_input(cli: CommandLin
     assert cli.json("job", "x")["args"] == {"to": "a"}
 
 
-def test_an_enqueue_with_the_id_of_a_live_job_changes_nothing(
+def test_an_enqueue_with_the_id_of_a_live_job_enqueues_nothing_and_says_so(
     cli: CommandLine, client: Client
 ) -> None:
     cli.ok("enqueue", "mail", "send", "--id", "x")
@@ -127,7 +127,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("task", ["first", "last"])
-def test_an_enqueue_with_a_held_name_reports_the_job_that_held_it(
+def test_an_enqueue_with_a_held_unique_name_reports_the_job_that_holds_the_name(
     cli: CommandLine, module: str, task: str
 ) -> None:
     """Checks two rules for names: the existing job is kept, or it is replaced. No answer mentions a remembered id."""
@@ -212,7 +212,7 @@ def test_the_error_of_a_key_function_that_raises_is_one_line(
     assert "raised LookupError: no shard" in said
 
 
-def test_commands_use_the_server_of_the_app_unless_another_server_is_named(
+def test_commands_use_the_server_of_the_app_unless_the_option_redis_names_another(
     cli: CommandLine, module: str
 ) -> None:
     """Checks the option ``--app`` without the option ``--redis``."""
@@ -242,8 +242,8 @@ def test_the_queues_command_lists_queues_with_their_counts(cli: CommandLine, kil
     ) == (2, 1, 0, 1)
     assert mail["paused"] is True
     table = cli.ok("queues")
-    assert re.search(r"mail +2 +1 +0 +1 +off +0 +\d+ s +paused; 1 high", table)
-    assert re.search(r"sms +1 +0 +0 +0 +off +0 +\d+ s", table)
+    assert re.search(r"mail +2 +1 +0 +0 +1 +off +0 +\d+ s +paused; 1 high", table)
+    assert re.search(r"sms +1 +0 +0 +0 +0 +off +0 +\d+ s", table)
 
 
 def test_the_queues_command_lists_other_queues_beside_an_unreadable_queue(
@@ -408,8 +408,7 @@ def test_the_cancel_command_fails_only_for_an_unknown_job(
     assert result.exit_code == 1
     assert result.stdout == "a cancelled\nnobody gone\n"
     assert result.stderr == (
-        "rq-core: 1 of 2 jobs not cancelled/cancelling:"
-        " nobody (gone: not in Redis, perhaps finished)\n"
+        "rq-core: 1 of 2 jobs not cancelled: nobody (gone: not in Redis, perhaps finished)\n"
     )
 
 
@@ -434,14 +433,14 @@ def test_the_edit_command_says_why_a_job_was_not_edited(cli: CommandLine, client
     cli.ok("enqueue", "mail", "send", "--id", "waits", "--expires", "60")
 
     assert cli.line(1, "edit", "runs", "--now", "--json") == (
-        "1 of 1 job not edited/same: runs (it is running)"
+        "1 of 1 job not edited: runs (it is running)"
     )
     assert cli.line(1, "edit", "waits", "--delay", "60", "--json") == (
-        "1 of 1 job not edited/same: waits (never: it would become ready at its deadline or later)"
+        "1 of 1 job not edited: waits (never: it would become ready at its deadline or later)"
     )
     line = cli.json("job", "waits")["line"]
     assert cli.line(1, "edit", "waits", "--delay", "5", "--if-line", f"{line}0", "--json") == (
-        "1 of 1 job not edited/same: waits (changed: its state line is another one by now)"
+        "1 of 1 job not edited: waits (changed: its state line is another one by now)"
     )
     assert cli.ok("edit", "waits", "--delay", "5", "--if-line", line) == "waits edited\n"
     assert "expires" in cli.ok("job", "waits")
@@ -652,7 +651,7 @@ def test_server_commands_use_the_folder_that_the_environment_names(
     assert (result.exit_code, result.stdout) == (1 if command == "status" else 0, expected)
 
 
-def test_spans_and_times_are_printed_in_readable_units() -> None:
+def test_durations_and_times_are_printed_in_readable_units() -> None:
     assert span(0) == "0 s"
     assert span(59_999) == "59 s"
     assert span(3_700_000) == "1 h 1 min"

@@ -29,7 +29,7 @@ def control(valkey_url: str, cli: CommandLine) -> Iterator[redis.Redis]:
         yield made
 
 
-def test_the_commands_top_and_doctor_report_a_queue_of_another_layout(
+def test_the_top_and_doctor_commands_report_a_queue_with_another_layout_of_keys(
     cli: CommandLine, control: redis.Redis
 ) -> None:
     """Checks keys of another layout, which no client can use. `doctor` does not report full agreement."""
@@ -194,7 +194,7 @@ def test_the_doctor_command_finds_a_queue_that_the_list_of_queues_lacks(
 
 
 @pytest.mark.parametrize("other", ["empty", "behind"])
-def test_the_doctor_command_reports_no_agreement_with_a_log_that_it_cannot_read(
+def test_the_doctor_command_does_not_report_agreement_with_a_log_that_it_cannot_read(
     cli: CommandLine, control: redis.Redis, tmp_path: Path, other: str
 ) -> None:
     """Checks the last line of the output. One database does not exist, and another lacks the newest event."""
@@ -217,7 +217,7 @@ def test_the_doctor_command_reports_no_agreement_with_a_log_that_it_cannot_read(
     ("field", "value", "command"),
     [("paused", "1", "resume mail"), ("lease_ms", "7", "set mail lease=30")],
 )
-def test_the_command_that_restores_a_setting_names_the_prefix(
+def test_the_doctor_command_names_the_key_prefix_in_the_command_that_restores_a_setting(
     cli: CommandLine, control: redis.Redis, field: str, value: str, command: str
 ) -> None:
     """Checks that the printed command does not change the queue of this name under the default prefix."""
@@ -255,7 +255,7 @@ def test_an_unreadable_state_line_hides_no_other_job(
             assert ("the state of job bad reads" in done.stderr) is damaged
 
 
-def test_the_unique_command_says_that_its_list_is_cut_despite_an_unreadable_job(
+def test_the_unique_command_says_that_its_list_is_cut_even_if_a_job_is_unreadable(
     cli: CommandLine, control: redis.Redis, client: Client
 ) -> None:
     """Checks the sentence about names that the list leaves out."""
@@ -287,7 +287,7 @@ def test_an_unreadable_dead_job_hides_no_other_job(
     assert "the state of job bad reads 'dying task=send'" in done.stderr
 
 
-def test_the_doctor_command_examines_the_other_queues_though_the_field_trimmed_is_invalid(
+def test_the_doctor_command_examines_the_other_queues_if_one_queue_has_an_invalid_field(
     cli: CommandLine, control: redis.Redis, sqlite_url: str
 ) -> None:
     assert cli("audit", "run", "--once", "--audit", sqlite_url).exit_code == 0
@@ -308,7 +308,7 @@ def test_the_doctor_command_examines_the_other_queues_though_the_field_trimmed_i
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_a_command_that_only_reads_refuses_a_queue_of_another_layout(
+def test_a_command_that_only_reads_refuses_a_queue_with_another_layout_of_keys(
     words: tuple[str, ...], cli: CommandLine, control: redis.Redis
 ) -> None:
     """Checks that each command fails with the same message as an enqueue."""
@@ -322,7 +322,7 @@ def test_a_command_that_only_reads_refuses_a_queue_of_another_layout(
     assert "Traceback" not in done.stderr
 
 
-def test_a_command_on_all_queues_leaves_out_a_queue_of_another_layout(
+def test_a_command_on_all_queues_leaves_out_a_queue_with_another_layout_of_keys(
     cli: CommandLine, control: redis.Redis
 ) -> None:
     control.hset(META, "layout", "99")
@@ -334,7 +334,7 @@ def test_a_command_on_all_queues_leaves_out_a_queue_of_another_layout(
     assert done.stderr == f"rq-core: left out: {refused}\n"
 
 
-def test_verify_cannot_tell_about_a_queue_of_another_layout(
+def test_verify_gives_the_verdict_unknown_for_a_queue_with_another_layout_of_keys(
     cli: CommandLine, control: redis.Redis, tmp_path: Path
 ) -> None:
     audit = f"sqlite:///{tmp_path}/audit.db"

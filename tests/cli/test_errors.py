@@ -82,7 +82,7 @@ def test_a_database_number_that_the_server_lacks_is_reported(cli: CommandLine) -
     assert "DB index is out of range" in said or "invalid DB index" in said
 
 
-def test_the_error_of_a_refused_password_does_not_print_the_password(cli: CommandLine) -> None:
+def test_the_error_of_a_refused_login_does_not_print_the_password(cli: CommandLine) -> None:
     said = cli.line(1, "queues", "--redis", cli.url.replace("//", "//user:secret@"))
 
     assert "secret" not in said
@@ -138,7 +138,7 @@ def test_a_server_that_speaks_another_protocol_is_reported_in_one_line(
     ],
     ids=" ".join,
 )
-def test_commands_do_not_create_an_unknown_queue_and_name_the_known_queues(
+def test_commands_do_not_create_a_queue_with_an_unknown_name_and_list_the_known_queues(
     words: tuple[str, ...], cli: CommandLine
 ) -> None:
     expected = "there is no queue 'nowhere' at this server: known are {}."

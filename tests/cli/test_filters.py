@@ -74,7 +74,7 @@ def test_the_option_yes_changes_matching_jobs_and_logs_who_did_it_and_why(
     assert (edited["changed"], edited["filter"]) == (4, "queue:mail state:scheduled")
 
 
-def test_jobs_that_cannot_be_changed_are_counted_with_the_reason(
+def test_the_edit_command_says_how_many_matching_jobs_cannot_be_changed_and_why(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, 3, ties='{"expires_in":60000}')

@@ -126,7 +126,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     return sent
 
 
-def test_the_jobs_command_costs_the_same_for_a_longer_queue(
+def test_the_jobs_command_stops_after_a_fixed_number_of_jobs_in_a_long_queue(
     cli: CommandLine, client: Client, monkeypatch: pytest.MonkeyPatch, asked: list[list[Any]]
 ) -> None:
     """Checks a filter without a match. The command stops after a fixed number of jobs."""
@@ -223,7 +223,7 @@ def test_the_job_command_reports_a_rollback_whose_event_has_left_redis(
     assert cli.json("job", "a")["given_back"] is None
 
 
-def test_the_job_command_shows_no_rollback_before_a_later_failure(
+def test_the_job_command_shows_no_rollback_of_a_claim_if_a_later_claim_has_failed(
     cli: CommandLine, client: Client
 ) -> None:
     enqueue(client, "a")

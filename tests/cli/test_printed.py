@@ -8,6 +8,7 @@ here, and print with `rq_core.cli.text`.
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import threading
 import unicodedata
@@ -35,6 +36,8 @@ from rq_core.protocol.calls.schedules import Declaration
 from rq_core.protocol.calls.shows import Show, show_jobs
 from sql_audit.mirror.redis_access import open_source
 from sql_audit.mirror.service import run_mirror
+from sql_audit.store.connection.database import Database
+from tests.kit.schemas import lay_schema
 from tests.kit.servers import RedisServer
 
 FORGED = "rq-core: all is well"
@@ -111,6 +114,8 @@ def by_hand(control: Any) -> None:
 def planted(valkey: RedisServer, sqlite_url: str) -> tuple[str, str]:
     with Client(valkey.url) as client, valkey.client(decode_responses=True) as control:
         plant(client, control)
+        with contextlib.closing(Database(sqlite_url)) as database:
+            lay_schema(database)
         source = open_source(valkey.url, "rqc")
         run_mirror(source, sqlite_url, stop=threading.Event(), once=True)
         source.close()
@@ -291,7 +296,7 @@ def test_commands_print_their_arguments_without_control_characters(
     [["unique", "mail", FREE], ["jobs", "mail", "--task", FREE], ["health", "-q", FREE]],
     ids=lambda words: words[0],
 )
-def test_an_empty_answer_prints_the_requested_name_without_control_characters(
+def test_the_message_about_an_unknown_name_prints_the_name_without_control_characters(
     words: list[str], planted: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RQ_CORE_REDIS_URL", planted[0])
@@ -326,7 +331,7 @@ PRINTERS = {
 metrics or tables, or they escape the control characters first."""
 
 
-def test_commands_print_through_one_function() -> None:
+def test_commands_print_only_through_the_expected_functions() -> None:
     found = {
         (path.name, printer)
         for package in (rq_core.cli, sql_audit.cli)

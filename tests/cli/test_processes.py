@@ -111,7 +111,7 @@ def test_an_argument_that_is_not_utf_8_is_refused(
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_broken_pipe_prints_no_error(valkey_url: str) -> None:
+def test_a_command_prints_no_error_if_the_reader_of_its_pipe_has_gone(valkey_url: str) -> None:
     with Client(valkey_url) as client:
         for n in range(200):
             client.run(client.calls.delivery.handshake(f"queue-{n}"))

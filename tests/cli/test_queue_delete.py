@@ -60,7 +60,7 @@ def test_the_delete_command_removes_all_keys_of_an_empty_queue_and_its_name(
     assert "there is no queue 'mail'" in cli.line(2, "queue", "delete", "mail")
 
 
-def test_a_producer_creates_a_deleted_queue_in_a_later_epoch(
+def test_an_enqueue_into_a_deleted_queue_creates_the_queue_in_a_later_epoch(
     cli: CommandLine, client: Client
 ) -> None:
     empty_queue(client)
@@ -172,6 +172,23 @@ def test_a_queue_is_deleted_only_after_its_mirror_has_every_event(
     ]  # fmt: skip
 
 
+def test_the_delete_command_says_that_it_waits_for_a_mirror_that_does_not_run(
+    cli: CommandLine,
+    client: Client,
+    valkey_url: str,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    empty_queue(client)
+    mirror(valkey_url, database)
+    monkeypatch.setattr("rq_core.cli.commands.queue.TELL_AFTER_S", 0.0)
+
+    told, failed = cli("queue", "delete", "mail", "--wait", "0.15").stderr.splitlines()
+
+    assert told == "rq-core: waits up to 0.15 s for the mirror"
+    assert "mail is not deleted" in failed
+
+
 @pytest.mark.slow
 def test_a_running_mirror_ignores_a_deleted_queue_until_the_queue_is_created_again(
     cli: CommandLine,
@@ -207,7 +224,7 @@ def test_a_running_mirror_ignores_a_deleted_queue_until_the_queue_is_created_aga
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_the_delete_command_waits_again_for_the_mirror_after_an_enqueue(
+def test_the_delete_command_waits_for_the_mirror_again_if_a_job_was_enqueued_meanwhile(
     client: Client, valkey_url: str, database: Database
 ) -> None:
     empty_queue(client)
@@ -227,7 +244,7 @@ def test_the_delete_command_waits_again_for_the_mirror_after_an_enqueue(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_the_verify_command_reports_a_loss_in_redis_after_an_earlier_deletion(
+def test_the_verify_command_reports_a_later_loss_in_redis_though_the_queue_was_deleted_once(
     cli: CommandLine, client: Client, valkey: RedisServer, database: Database
 ) -> None:
     """Checks a queue that was created again. The event of its deletion does not explain a later loss."""

@@ -22,7 +22,9 @@ def jobs(valkey_url: str) -> str:
     return valkey_url
 
 
-def test_a_worker_serves_each_queue_that_is_given_as_an_option(jobs: str, tmp_path: Path) -> None:
+def test_a_worker_serves_every_queue_if_the_option_for_queues_is_given_more_than_once(
+    jobs: str, tmp_path: Path
+) -> None:
     witness, log = Witness(tmp_path / "witness"), tmp_path / "log"
     words = ("rq_core.cli", "worker", "tests.rigs.shards:app", "-q", "first", "-q", "second=2")
     variables = {WITNESS: str(witness.path)}
@@ -34,7 +36,7 @@ def test_a_worker_serves_each_queue_that_is_given_as_an_option(jobs: str, tmp_pa
     assert {line["queue"] for line in witness.lines()} == set(QUEUES)
 
 
-def test_the_verify_command_checks_each_queue_that_is_given_as_an_option(
+def test_the_verify_command_checks_every_queue_if_the_option_for_queues_is_given_more_than_once(
     jobs: str, tmp_path: Path
 ) -> None:
     audit = ("--audit", f"sqlite:///{tmp_path / 'audit.db'}")

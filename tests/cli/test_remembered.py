@@ -22,7 +22,7 @@ def done(cli: CommandLine, client: Client) -> str:
     return claim.id
 
 
-def test_an_enqueue_with_a_remembered_idempotency_key_says_that_the_job_has_ended(
+def test_enqueue_with_the_idempotency_key_of_an_ended_job_says_that_the_job_has_ended(
     cli: CommandLine, done: str
 ) -> None:
     assert id_of_key("send", "order-42") == done
@@ -34,7 +34,9 @@ def test_an_enqueue_with_a_remembered_idempotency_key_says_that_the_job_has_ende
     )
 
 
-def test_the_job_command_says_how_a_remembered_job_ended(cli: CommandLine, done: str) -> None:
+def test_the_job_command_says_how_an_ended_job_with_an_idempotency_key_has_ended(
+    cli: CommandLine, done: str
+) -> None:
     shown = cli.ok("job", done)
     facts = cli.json("job", done)
 
@@ -47,7 +49,9 @@ def test_the_job_command_says_how_a_remembered_job_ended(cli: CommandLine, done:
     assert facts["once_ms"] > facts["at_ms"]
 
 
-def test_the_job_command_shows_the_job_that_a_remembered_id_refers_to(cli: CommandLine) -> None:
+def test_the_job_command_names_the_job_that_was_returned_for_an_id_of_a_rejected_job(
+    cli: CommandLine,
+) -> None:
     app = App(cli.url)
 
     @app.task(queue="mail", unique=Unique(per="to"))

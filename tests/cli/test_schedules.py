@@ -26,7 +26,9 @@ def app(valkey_url: str) -> Any:
     made.close()
 
 
-def test_the_schedules_command_lists_the_schedules_of_a_queue(cli: CommandLine, app: App) -> None:
+def test_the_schedules_command_shows_the_rule_and_the_state_of_each_schedule(
+    cli: CommandLine, app: App
+) -> None:
     table = cli.ok("schedules")
     nightly = next(each for each in cli.json("schedules", "mail") if each["name"] == "nightly")
 
@@ -158,7 +160,7 @@ def test_schedule_set_warns_of_a_task_that_no_worker_has_registered(
     assert '"outcome"' in nowhere.stdout
 
 
-def test_schedule_set_without_a_task_does_not_restore_an_older_job(
+def test_schedule_set_without_a_task_keeps_a_job_that_another_client_has_just_changed(
     cli: CommandLine, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks a command that changes only the rule of a schedule, while another client changes the schedule's job."""

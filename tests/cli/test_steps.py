@@ -7,6 +7,7 @@ import json
 from click.testing import CliRunner, Result
 
 from rq_core.cli.root import root
+from rq_core.protocol.calls.boxes import Sending, send_signals
 from tests.kit.seed import LIFE, Seed
 
 
@@ -29,6 +30,7 @@ def test_the_steps_command_shows_the_steps_of_a_job_with_their_claims(valkey_url
     assert [["1", "charge", "saved"], ["2", "ship", "in"]] == [
         line.split()[:3] for line in shown.splitlines() if line.strip()[:1].isdigit()
     ]
+    assert ["no", "step", "state", "when", "fence", "digest"] in map(str.split, shown.splitlines())
     assert claim.fence in shown
     assert '{"id":1}' in whole
     assert '{"id":1}' not in shown
@@ -44,18 +46,41 @@ def test_the_steps_command_shows_waits_and_the_signal_command_ends_them(valkey_u
 
     with Seed(valkey_url, real_clock=True) as seed:
         fence = seed.parked("a")
+        counted = CliRunner().invoke(root, ["queues", "--redis", valkey_url]).output
         assert " waits " in steps(valkey_url, "a").output
         told = ["a", "approval", "--value", '{"ok": true}', "--by", "ann", "--reason", "checked"]
         sent = signal(*told, "--key", "k")
         again = json.loads(signal(*told, "--key", "k", "--json").output)
         entry = seed.entries()[-2]
 
+    assert "parked" in counted
+    assert [seed.queue, "0", "0", "1", "0"] in [line.split()[:5] for line in counted.splitlines()]
     assert "a: the job is ready" in sent.output
     assert (again["outcome"], again["signal"]) == ("known", 1)
     assert (str(entry.event), entry.by, entry.why) == ("signalled", "ann", "checked")
-    assert 1 == signal("nobody", "approval").exit_code
+    assert "signal 1 of the job had this key" in signal("a", "refusal", "--key", "k").output
+    nobody = signal("nobody", "approval")
+    assert 1 == nobody.exit_code
+    assert "It has ended, or it was never enqueued" in nobody.output
+    assert "rq-core audit history nobody" in nobody.output
     assert 2 == signal("a", "approval", "--value", "{").exit_code
     assert fence
+
+
+def test_the_signal_command_says_how_a_dead_job_can_take_the_signal(
+    valkey_url: str,
+) -> None:
+    with Seed(valkey_url, real_clock=True) as seed:
+        claim = seed.running("a")
+        seed.save(claim)
+        waiting = CliRunner().invoke(root, ["signal", "a", "approval", "--redis", valkey_url])
+        seed.fail(claim, verdict="final")
+        dead = CliRunner().invoke(root, ["signal", "a", "approval", "--redis", valkey_url])
+
+    assert "a: the signal waits for the job\n" == waiting.output
+    assert 0 == dead.exit_code
+    assert "a: the job is dead, and the signal is kept: `rq-core requeue a`" in dead.output
+    assert "`rq-core fork a --from-step approval`" in dead.output
 
 
 def test_the_steps_command_names_audit_history_for_a_job_that_has_left_redis(
@@ -94,7 +119,9 @@ def test_the_job_command_shows_the_steps_of_a_job_and_marks_steps_in_doubt(valke
     assert "Redis lacks them" in lost
 
 
-def test_an_entry_of_rq_core_is_not_shown_as_a_step_in_doubt(valkey_url: str) -> None:
+def test_the_steps_and_job_commands_do_not_show_internal_entries_as_steps_in_doubt(
+    valkey_url: str,
+) -> None:
     with Seed(valkey_url, real_clock=True) as seed:
         claim = seed.running("a")
         seed.save(claim, what="begin", name="rq_core.life")
@@ -113,7 +140,7 @@ def test_an_entry_of_rq_core_is_not_shown_as_a_step_in_doubt(valkey_url: str) ->
     ]
 
 
-def test_the_job_command_shows_what_a_parked_job_waits_for_and_its_kept_signals(
+def test_the_job_command_shows_what_a_parked_job_waits_for_and_which_signals_are_kept(
     valkey_url: str,
 ) -> None:
     with Seed(valkey_url, real_clock=True) as seed:
@@ -135,7 +162,26 @@ def test_the_job_command_shows_what_a_parked_job_waits_for_and_its_kept_signals(
     assert "private" not in json.dumps(found)
 
 
-def test_the_fork_command_enqueues_a_copy_that_has_the_steps_before_a_step(valkey_url: str) -> None:
+def test_the_job_command_leaves_out_the_signals_that_children_sent(valkey_url: str) -> None:
+    """Checks a parent that read the end of a child by itself, so that no wait takes the child's signal."""
+    with Seed(valkey_url, real_clock=True) as seed:
+        claim = seed.running("a")
+        seed.save(claim, name="map:parts", value='{"count":1,"queue":"q"}')
+        record = Sending("a", "rq_core.child.1.0", "", "null", LIFE)
+        (sent,) = seed.client.run(send_signals(seed.queue, [record], by="w-1"))
+        alone = CliRunner().invoke(root, ["job", "a", "--redis", valkey_url]).output
+        seed.signal("a", name="refusal")
+        shown = CliRunner().invoke(root, ["job", "a", "--redis", valkey_url]).output
+
+    assert sent.outcome == "sent"
+    assert "signals" not in alone
+    assert "  that no wait has taken: 2 refusal (" in shown
+    assert "rq_core.child" not in alone + shown
+
+
+def test_the_fork_command_enqueues_a_fork_that_has_the_steps_before_the_named_step(
+    valkey_url: str,
+) -> None:
     def fork(*words: str) -> Result:
         return CliRunner().invoke(root, ["fork", *words, "--redis", valkey_url])
 
@@ -156,3 +202,4 @@ def test_the_fork_command_enqueues_a_copy_that_has_the_steps_before_a_step(valke
     assert 1 == unknown.exit_code
     assert "it has no step 'pay', but charge, ship." in unknown.output
     assert 1 == fork("nobody").exit_code
+    assert "If it has ended, name the audit database" in fork("nobody").output

@@ -106,7 +106,7 @@ def test_no_line_of_the_top_command_is_wider_than_the_terminal(
     assert ("dead" in shown, "backlog" in shown) == (width >= 60, width >= 119)
 
 
-def test_the_top_command_keeps_the_column_of_a_cause_on_a_narrow_terminal(
+def test_the_top_command_on_a_narrow_terminal_keeps_the_column_that_shows_the_cause(
     cli: CommandLine, client: Client
 ) -> None:
     """Checks 60 columns. The blocked lanes stay visible if a cap is full, and the backlog if the mirror is late."""
@@ -148,7 +148,9 @@ def test_the_environment_variable_columns_sets_the_width_of_the_top_command_in_a
     assert "blocked lanes" not in shown
 
 
-def test_the_top_command_computes_rates_from_two_frames(cli: CommandLine, client: Client) -> None:
+def test_the_top_command_computes_rates_from_two_consecutive_reads(
+    cli: CommandLine, client: Client
+) -> None:
     cli.ok("enqueue", "mail", "send")
     before = frame(client, at=10.0, ended=100)
     for _ in range(4):

@@ -60,7 +60,7 @@ def test_the_watch_command_shows_progress_until_the_job_ends(valkey_url: str) ->
     assert found[-1] == {"end": {"outcome": "dead", "why": "final: ValueError: no"}}
 
 
-def test_the_watch_command_shows_the_stream_of_a_job_that_has_left(valkey_url: str) -> None:
+def test_the_watch_command_shows_the_stream_of_a_job_that_has_left_redis(valkey_url: str) -> None:
     with Seed(valkey_url, real_clock=True) as seed:
         claim = seed.running("a")
         seed.show(claim, chunks=[(1, "one")])
@@ -83,7 +83,9 @@ def test_the_watch_command_says_that_it_knows_no_such_job(valkey_url: str) -> No
     assert ended.stderr.startswith("ended; Redis does not keep how. `rq-core audit history b ")
 
 
-def test_the_watch_command_finds_the_queue_of_a_stream_whose_job_has_left(valkey_url: str) -> None:
+def test_the_watch_command_finds_the_queue_of_a_stream_though_the_job_has_left_redis(
+    valkey_url: str,
+) -> None:
     with Seed(valkey_url, real_clock=True) as seed, Seed(valkey_url, "other") as other:
         other.enqueue("b")
         seed.show(claim := seed.running("a"), chunks=[(1, "one")])
@@ -158,7 +160,7 @@ def enqueued(app: App, *numbers: int) -> str:
     return flow.enqueue().id
 
 
-def test_a_watch_of_a_flow_says_how_it_ended(app: App) -> None:
+def test_the_watch_command_says_how_a_flow_has_ended(app: App) -> None:
     good, bad = enqueued(app, 1, 2), enqueued(app, 3, -4)
     work(app, "flows", "pages")
 
@@ -168,14 +170,14 @@ def test_a_watch_of_a_flow_says_how_it_ended(app: App) -> None:
 
     assert (0, ["succeeded"]) == (well.exit_code, well.stderr.splitlines())
     bar, end = badly.stderr.splitlines()
-    assert (1, True) == (badly.exit_code, "1 of 2 1 failed" in bar)
+    assert (1, True) == (badly.exit_code, "1 of 2 1 node failed" in bar)
     assert end.startswith("dead: gave_up: ChildrenFailed: node page-4: job f-")
     assert "ValueError: -4 is no page" in end
     assert f"`rq-core requeue {bad}` runs it again" in end
     assert end == "dead: " + json.loads(as_json[-1])["end"]["why"]
 
 
-def test_a_watch_of_a_cancelled_job_fails(app: App) -> None:
+def test_the_watch_command_fails_for_a_cancelled_job(app: App) -> None:
     flow = enqueued(app, 1)
     work(app, "flows")
     run(app.redis_url, "cancel", flow)
@@ -184,7 +186,7 @@ def test_a_watch_of_a_cancelled_job_fails(app: App) -> None:
     assert (1, "cancelled\n") == (shown.exit_code, shown.stderr)
 
 
-def test_a_watch_says_which_queues_no_worker_serves(
+def test_the_watch_command_names_the_queues_of_a_flow_that_no_worker_serves(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each time that the watch would wait, it instead runs the worker of the next queue."""

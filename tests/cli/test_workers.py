@@ -5,18 +5,23 @@ import re
 import pytest
 
 from rq_core.connections.client import Client
+from rq_core.model.keys import queue_keys
 from rq_core.protocol.reads import worker_registry
 from rq_core.protocol.reads.worker_registry import Presence
 from tests.cli.conftest import CommandLine
 
 
-def here(client: Client, worker: str, *queues: str, code: str = "c0de0001") -> None:
+def here(
+    client: Client, worker: str, *queues: str, code: str = "c0de0001", after_ms: int = 0
+) -> None:
     """Register a running worker."""
-    says = Presence("web-1", 4711, "0.1.0", code, queues, 10, 3, 1_795_225_746_000)
+    says = Presence("web-1", 4711, "0.1.0", code, queues, 10, 3, 1_795_225_746_000 + after_ms)
     client.run(worker_registry.announce("rqc", worker, says, queues, ["send"]))
 
 
-def test_the_workers_command_lists_each_worker_once(cli: CommandLine, client: Client) -> None:
+def test_the_workers_command_lists_a_worker_of_several_queues_once(
+    cli: CommandLine, client: Client
+) -> None:
     cli.ok("enqueue", "mail", "send")
     cli.ok("enqueue", "sms", "send")
     here(client, "w-1", "mail", "sms")
@@ -29,6 +34,26 @@ def test_the_workers_command_lists_each_worker_once(cli: CommandLine, client: Cl
     assert (first["worker"], first["queues"], first["gone"]) == ("w-1", ["mail", "sms"], False)
     assert second["worker"] == "w-2"
     assert [each["worker"] for each in cli.json("workers", "--queue", "mail")] == ["w-1"]
+
+
+def test_the_workers_command_lists_killed_workers_behind_live_ones(
+    cli: CommandLine, client: Client
+) -> None:
+    """Checks a worker that counts as gone, one that has missed a report and still counts as live, and one that was
+    replaced by a newer one a moment ago."""
+    cli.ok("enqueue", "mail", "send")
+    here(client, "w-1", "mail")
+    here(client, "w-2", "mail")
+    here(client, "w-3", "mail")
+    here(client, "w-4", "mail", after_ms=1)
+    key = queue_keys("mail")("workers")
+    ask = client.calls.delivery.ask
+    for worker, silent_s in (("w-1", 40), ("w-2", 20)):
+        (row,) = client.run(ask([["HGET", key, worker]], "mail"))
+        told_s, says = row.split(" ", 1)
+        client.run(ask([["HSET", key, worker, f"{int(told_s) - silent_s} {says}"]], "mail"))
+
+    assert ["w-4", "w-3", "w-2", "w-1"] == [each["worker"] for each in cli.json("workers")]
 
 
 def test_the_workers_command_reports_that_workers_of_one_queue_run_different_code(

@@ -28,7 +28,7 @@ LIMIT = Limit(3, 60_000, 100)
 
 @pytest.mark.parametrize("engine", engines()[:1], ids=lambda each: each.name)
 @pytest.mark.slow
-async def test_a_breaker_holds_while_the_slot_of_its_queue_moves(
+async def test_a_breaker_still_pauses_and_resumes_while_the_slot_of_its_queue_moves(
     cluster: RedisCluster, sqlite_url: str
 ) -> None:
     """Checks a slot that moves to another node and back while the jobs of two hosts fail and their scopes pause."""

@@ -38,7 +38,9 @@ def names(cluster: RedisCluster, each: int = 2) -> list[str]:
     return [name for on_shard in cluster.queues(each).values() for name in on_shard]
 
 
-def test_schedules_can_be_changed_run_and_counted_on_all_shards(cluster: RedisCluster) -> None:
+def test_schedules_of_queues_on_every_shard_can_be_changed_run_and_counted(
+    cluster: RedisCluster,
+) -> None:
     queues = names(cluster, 1)
     with Client(cluster.url) as client:
         calls = client.calls.schedules
@@ -57,7 +59,7 @@ def test_schedules_can_be_changed_run_and_counted_on_all_shards(cluster: RedisCl
         assert {1} == {each.ready_jobs for each in found}
 
 
-def test_queues_on_all_shards_accept_jobs(cluster: RedisCluster) -> None:
+def test_queues_on_every_shard_accept_jobs(cluster: RedisCluster) -> None:
     """Checks two queues on each shard."""
     queues = names(cluster)
     with Client(cluster.url) as client:
@@ -71,7 +73,7 @@ def test_queues_on_all_shards_accept_jobs(cluster: RedisCluster) -> None:
             assert len(client.run(client.calls.reads.snapshot(queue))["jobs"]) == 3
 
 
-def test_many_schedules_are_stored_and_fired_each_on_the_shard_of_its_queue(
+def test_each_of_many_schedules_is_stored_and_fired_on_the_shard_of_its_queue(
     cluster: RedisCluster,
 ) -> None:
     queues = names(cluster)
@@ -233,7 +235,9 @@ def test_a_client_follows_the_answer_ask_for_a_key_of_a_migrating_slot(
         assert facts > 3
 
 
-async def test_a_call_behind_a_wait_follows_a_slot_that_moved(cluster: RedisCluster) -> None:
+async def test_a_call_that_is_sent_behind_a_wait_follows_a_slot_that_moved_during_the_wait(
+    cluster: RedisCluster,
+) -> None:
     """Checks a wait whose slot moves meanwhile. The old node answers MOVED twice, and the new one carries out the
     call."""
     (queue, *_), *_ = cluster.queues(1).values()
@@ -244,7 +248,8 @@ async def test_a_call_behind_a_wait_follows_a_slot_that_moved(cluster: RedisClus
         await client.run(client.calls.enqueue.many(jobs(queue)))
         cluster.ask(source, "DEL", wake)
         call = claims.claim(queue, "w-1", 5)
-        answer = asyncio.create_task(client.wait_and_carry_out(call, 30.0, until=asyncio.Event()))
+        never = asyncio.get_running_loop().create_future()
+        answer = asyncio.create_task(client.wait_and_carry_out(call, 30.0, never))
         await wait_until_async(
             lambda: "cmd=blpop" in str(cluster.ask(source, "CLIENT", "LIST")), "it waits"
         )
@@ -323,7 +328,7 @@ def test_the_server_check_warns_if_one_node_requires_full_coverage_of_the_cluste
 @pytest.mark.parametrize(
     ("scheme", "says"), [("redis+cluster", "reach the nodes"), ("redis+sentinel", "the sentinels")]
 )
-def test_an_unreachable_cluster_or_sentinel_is_reported_with_what_to_check(
+def test_the_error_of_an_unreachable_cluster_or_sentinel_says_what_to_check(
     scheme: str, says: str
 ) -> None:
     """Checks that the error does not advise to start the embedded server, which is advice for a single server."""

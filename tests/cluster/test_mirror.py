@@ -32,7 +32,7 @@ ids = JobIds()
 
 @pytest.mark.parametrize("engine", engines()[:1], ids=lambda engine: str(engine.name))
 @pytest.mark.slow
-def test_a_frozen_node_with_many_queues_delays_the_mirror_once(
+def test_a_frozen_node_delays_the_mirror_once_and_not_once_for_each_queue(
     cluster: RedisCluster, tmp_path: Path
 ) -> None:
     cluster.set("cluster-replica-no-failover", "yes")

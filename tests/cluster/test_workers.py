@@ -127,6 +127,7 @@ async def test_one_worker_serves_queues_of_all_shards(cluster: RedisCluster, loa
     assert dict.fromkeys(load.acknowledged, 1) == load.ran
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 async def test_an_idle_worker_is_woken_on_every_shard(cluster: RedisCluster, load: Load) -> None:
     """Checks that the worker waits for each queue by a separate call. One call cannot wait for keys in several cluster
@@ -144,7 +145,7 @@ async def test_an_idle_worker_is_woken_on_every_shard(cluster: RedisCluster, loa
         assert time.monotonic() - began < 2.5
 
 
-async def test_an_end_of_a_job_during_the_grace_does_not_end_the_grace(
+async def test_a_stopping_worker_lets_jobs_of_other_queues_finish_after_a_job_has_ended(
     cluster: RedisCluster, load: Load
 ) -> None:
     """Checks a queue without a settlement to report. After an error the worker would give back the jobs of all

@@ -64,7 +64,9 @@ def test_without_django_settings_an_alias_is_refused_and_creates_no_file(
     assert [] == list(here.iterdir())
 
 
-def test_without_django_settings_an_inbox_may_be_a_path_a_file_name_or_a_url(here: Path) -> None:
+def test_without_django_settings_an_inbox_may_be_given_as_a_path_a_file_name_or_a_url(
+    here: Path,
+) -> None:
     for place in ("./default", "inbox.db", f"sqlite:///{here}/third.db"):
         assert 0 == command("inbox", "migrate", place).exit_code
     assert 0 == command("inbox", "status", "default").exit_code
@@ -103,7 +105,9 @@ def test_with_django_settings_commands_accept_an_alias_of_a_database(
     assert not (shop.parent / "sohp").exists()
 
 
-def test_an_alias_whose_database_can_have_no_inbox_is_refused(databases: dict[str, Any]) -> None:
+def test_an_alias_of_a_database_that_can_have_no_inbox_is_refused(
+    databases: dict[str, Any],
+) -> None:
     databases["shop"] = {"ENGINE": "django.db.backends.mysql", "NAME": "shop"}
 
     with pytest.raises(InvalidOption, match="must be PostgreSQL or SQLite"):
@@ -159,7 +163,7 @@ def test_the_errors_of_web_and_enqueue_say_how_to_name_an_app_that_needs_django(
     assert f"rq-core: {says}" == done.stderr.strip()
 
 
-def test_another_error_of_an_app_is_shown_as_it_is(here: Path) -> None:
+def test_an_import_error_of_an_app_that_has_another_cause_is_shown_unchanged(here: Path) -> None:
     (here / "orders_wrong.py").write_text(WRONG)
     done = command("worker", "orders_wrong:app")
 

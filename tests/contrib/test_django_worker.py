@@ -55,6 +55,7 @@ def manage(project: Path, variables: Mapping[str, str], *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page_runs_from_the_migration_to_the_result(
     tmp_path: Path, valkey: RedisServer
 ) -> None:
@@ -123,7 +124,7 @@ print(repr((len({span.context.trace_id for span in spans}), sorted(span.name for
 
 
 @pytest.mark.slow
-def test_the_traced_example_of_the_page_has_one_trace_from_the_request_to_the_tasks(
+def test_in_the_traced_example_one_trace_leads_from_the_request_to_the_tasks(
     tmp_path: Path, valkey: RedisServer
 ) -> None:
     package = tmp_path / "opentelemetry" / "instrumentation" / "django"
@@ -161,8 +162,9 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", BROKEN)
-def test_settings_that_cannot_be_used_give_one_line(settings: str, tmp_path: Path) -> None:
+def test_the_error_of_unusable_django_settings_is_one_line(settings: str, tmp_path: Path) -> None:
     (tmp_path / "broken_settings.py").write_text("1 / 0\n")
     common = "INSTALLED_APPS = ['rq_core.contrib.django']\nSECRET_KEY = 'x'\n"
     (tmp_path / "odd_settings.py").write_text(common + "RQ_CORE = {'server': 'redis://x'}\n")

@@ -77,7 +77,7 @@ def kept(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_the_commands_that_the_demo_prints_work_on_the_files_that_it_kept(kept: Path) -> None:
+def test_the_commands_that_the_demo_prints_work_on_the_files_that_the_demo_kept(kept: Path) -> None:
     def run(*words: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", *words],
@@ -163,11 +163,13 @@ def test_the_demo_reports_an_unreachable_server_in_one_line(option: list[str]) -
 
 
 @pytest.mark.slow
-def test_the_demo_shows_its_queue_on_a_page_until_it_is_stopped(tmp_path: Path) -> None:
+def test_the_demo_with_the_option_web_serves_a_page_about_its_queue_until_it_is_stopped(
+    tmp_path: Path,
+) -> None:
     files = tmp_path / "files"
     files.mkdir()
     # Enough files that work is left when the demo kills a worker.
-    for number in range(600):
+    for number in range(1_500):
         (files / f"{number}.txt").write_text(str(number) * 1_000)
     port = free_port()
     command = [

@@ -77,7 +77,7 @@ def commands() -> dict[str, list[str]]:
     return found
 
 
-def test_each_command_exists_with_its_options() -> None:
+def test_each_command_of_the_deploy_examples_exists_with_its_options() -> None:
     names = {name: words[0] for name, words in commands().items()}
     assert len(UNITS) == 2
     assert len(names) == 6
@@ -87,7 +87,7 @@ def test_each_command_exists_with_its_options() -> None:
         options_of(["worker", "shop", "--healthy"])
 
 
-def test_each_time_to_stop_is_longer_than_the_grace_of_its_workers() -> None:
+def test_each_deploy_example_gives_its_workers_more_time_to_stop_than_their_grace() -> None:
     for path in UNITS:
         words = shlex.split(unit(path)["ExecStart"])[1:]
         grace = options_of(words).get("grace", 0)
@@ -130,14 +130,14 @@ def test_systemd_accepts_the_units(path: Path, tmp_path: Path) -> None:
     assert "Restrat" in done.stderr
 
 
-def test_systemd_does_not_give_up_restarting_a_unit_that_ends_at_once() -> None:
+def test_the_restart_interval_of_the_units_is_so_long_that_systemd_never_gives_up() -> None:
     """Checks that five starts take more than 10 s. By default, systemd gives up after five starts within 10 s."""
     for path in UNITS:
         assert unit(path)["Restart"] == "always"
         assert 5 * int(unit(path)["RestartSec"]) > 10
 
 
-def test_the_page_has_exactly_the_labels_of_the_objects() -> None:
+def test_the_labels_on_the_page_are_exactly_those_of_the_kubernetes_objects() -> None:
     objects = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
     page = (DOCS / "how-to" / "deploy.md").read_text()
     applied = re.findall(r"^kubectl apply .* -l app=([\w-]+)$", page, re.MULTILINE)
@@ -153,7 +153,7 @@ def test_the_page_has_exactly_the_labels_of_the_objects() -> None:
         assert (kind, name) in {(it["kind"].lower(), it["metadata"]["name"]) for it in objects}
 
 
-def test_the_probes_see_whether_a_worker_runs(
+def test_the_probes_of_the_worker_container_fail_unless_a_worker_runs(
     valkey: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -191,7 +191,7 @@ def test_the_probes_see_whether_a_worker_runs(
     assert rq_core(*rest).returncode == 1
 
 
-def test_the_page_includes_each_file_and_names_a_metric_that_exists() -> None:
+def test_the_page_includes_each_deploy_file_and_names_an_existing_metric() -> None:
     pages = "".join(page.read_text() for page in DOCS.rglob("*.md"))
     for path in DEPLOY.iterdir():
         assert f'--8<-- "deploy/{path.name}"' in pages

@@ -91,13 +91,13 @@ def wrong_fields(kind: str, found: Any, at: str) -> Iterator[str]:
         yield at
 
 
-def test_each_field_of_the_kubernetes_objects_is_one_of_the_api() -> None:
+def test_each_field_of_the_kubernetes_objects_exists_in_the_kubernetes_api() -> None:
     for each in objects():
         assert VERSIONS[each["kind"]] == each["apiVersion"]
         assert [] == list(wrong_fields(each["kind"], each, each["metadata"]["name"]))
 
 
-def test_the_check_finds_a_wrong_name_and_a_wrong_type() -> None:
+def test_the_check_of_kubernetes_objects_finds_a_wrong_name_and_a_wrong_type() -> None:
     [workers, *_] = objects()
     [container] = workers["spec"]["template"]["spec"]["containers"]
     container["livenesProbe"] = container.pop("livenessProbe")
@@ -169,7 +169,7 @@ def test_the_container_has_a_python_that_rq_core_supports() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_commands_of_the_container_file_make_a_worker_that_runs(
+def test_the_commands_of_the_container_file_build_a_worker_that_runs(
     valkey: RedisServer, tmp_path: Path
 ) -> None:
     """Carries out the instructions in their order, with a directory of this test in the place of /srv."""

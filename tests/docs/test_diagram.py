@@ -22,7 +22,7 @@ def test_each_transition_of_the_table_is_an_arrow_of_the_diagram_with_its_events
     assert {str(state) for state in State} <= {text.text for text in tree.iter(f"{_SVG}text")}
 
 
-def test_a_transition_that_the_diagram_cannot_draw_is_an_error() -> None:
+def test_the_diagram_refuses_a_transition_that_it_cannot_draw() -> None:
     found = diagram.arrows()
 
     with pytest.raises(ValueError, match=r"no way, or one too many, for \[\('dead', 'running'\)\]"):

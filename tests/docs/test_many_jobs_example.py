@@ -14,7 +14,7 @@ from tests.kit.schemas import lay_schema
 from tests.kit.servers import RedisServer
 
 
-def test_the_examples_of_many_jobs_cancel_edit_requeue_and_copy_them(
+def test_the_examples_of_bulk_changes_cancel_edit_requeue_and_copy_many_jobs(
     load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, valkey: RedisServer
 ) -> None:
     monkeypatch.setenv("RQ_CORE_REDIS_URL", valkey.url)

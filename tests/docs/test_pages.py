@@ -26,7 +26,7 @@ def test_the_commands_of_a_page_print_the_output_that_it_shows(
     assert [] == play(DOCS / name, tmp_path, seconds=280)
 
 
-def test_the_last_command_of_a_tested_page_stops_its_server() -> None:
+def test_the_last_command_of_each_tested_page_stops_the_server_of_the_page() -> None:
     """Checks the last command of each page. A server that it does not stop would outlive the test."""
     for name in PLAYED:
         *_, last = steps((DOCS / name).read_text())
@@ -35,7 +35,7 @@ def test_the_last_command_of_a_tested_page_stops_its_server() -> None:
         assert last.line == "rq-core server stop"
 
 
-def test_the_first_pages_name_an_installation_from_a_clone() -> None:
+def test_the_first_pages_install_rq_core_from_a_clone() -> None:
     """Checks the first installation. Before a release, another project may have the name on the package index.
 
     Later, an extra adds to the installed rq-core, wherever that came from.
@@ -56,7 +56,9 @@ def test_the_readme_has_at_most_120_lines() -> None:
     assert len((DOCS.parent / "README.md").read_text().splitlines()) <= 120
 
 
-def test_the_check_finds_a_difference_between_a_page_and_the_output_of_its_command() -> None:
+def test_the_check_of_pages_finds_a_difference_between_a_page_and_the_output_of_its_command() -> (
+    None
+):
     page = ["a job 01a203f26a4870008128bfe1ecee300c", "…", "took … s", "end"]
 
     assert agrees(page, ["a job ffffffffffffffffffffffffffffffff", "x", "y", "took 3 s", "end"])

@@ -110,7 +110,9 @@ class Stage:
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_a_timeline_shows_when_each_call_ran(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_picture_of_a_timeline_agrees_with_what_the_library_does_at_each_call(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Only the scene moves the clock, so a slow machine changes nothing.
     monkeypatch.setattr(server_mixin, "time", SimpleNamespace(time=lambda: 1_800_000_000.0))
     scene = SCENES[name]
@@ -144,7 +146,7 @@ def test_the_picture_of_a_lease_shows_the_events_that_the_scripts_append(valkey_
         ]
 
 
-def test_a_panel_whose_expression_was_not_recorded_is_an_error() -> None:
+def test_drawing_a_panel_whose_metric_was_not_recorded_is_an_error() -> None:
     panel = Panel("p", "s", (("rqc_up", "Redis"),))
 
     assert lines_of(panel, {"series": {"rqc_up": [[{}, [1.0]]]}}) == [Line("Redis", [1.0])]

@@ -21,7 +21,7 @@ def section(page: str, heading: str) -> str:
     return " ".join(found[2].split())
 
 
-def test_a_page_states_how_long_a_call_waits_for_a_server() -> None:
+def test_the_page_about_servers_states_how_long_a_call_waits() -> None:
     """Checks that the page has each time limit of a call, as the code has it."""
     patience = Patience()
     said = section("how-to/servers.md", "How long a call waits")
@@ -47,7 +47,7 @@ def test_a_page_states_how_long_a_call_waits_for_a_server() -> None:
         ("reference/rights.md", "Prepare the server", "switches a queue's log on or off"),
     ],
 )
-def test_a_page_states_each_surprising_limit(page: str, heading: str, words: str) -> None:
+def test_the_pages_state_each_surprising_limit(page: str, heading: str, words: str) -> None:
     assert words in section(page, heading)
 
 

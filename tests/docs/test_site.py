@@ -68,7 +68,7 @@ def test_the_check_of_the_site_finds_resources_that_a_page_loads_from_other_host
     assert len(list(site.foreign(page))) == 1
 
 
-def test_the_check_of_the_site_allows_links_to_other_hosts() -> None:
+def test_the_check_of_the_site_allows_plain_links_to_other_hosts() -> None:
     page = '<a href="https://keepachangelog.com">x</a><img src="plots/a.svg"><link rel="canonical" href="https://a.b">'
 
     assert [] == list(site.foreign(page))

@@ -118,7 +118,7 @@ def fail(name: str) -> None:
 '''
 
 
-def test_the_check_of_words_covers_docstrings_comments_and_messages_but_not_names_in_code(
+def test_the_check_of_words_reads_docstrings_comments_and_messages_but_no_names_in_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(words, "ROOT", tmp_path)
@@ -155,7 +155,7 @@ def test_the_check_of_words_covers_the_first_words_of_docstrings(
     ] == found
 
 
-def test_the_check_of_words_covers_names_of_tests_and_comments_of_scripts(
+def test_the_check_of_words_reads_the_names_of_tests_and_the_comments_of_scripts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(words, "ROOT", tmp_path)
@@ -171,7 +171,7 @@ def test_the_check_of_words_covers_names_of_tests_and_comments_of_scripts(
     assert [["claim.lua:2", "'of which'"], [f"tests/{test.name}:1", "'nobody'"]] == found
 
 
-def test_every_page_that_is_exempt_from_the_check_needs_its_exemption() -> None:
+def test_each_page_that_is_exempt_from_the_check_of_words_needs_the_exemption() -> None:
     docs = words.ROOT / "docs"
 
     assert [] == [
@@ -207,7 +207,7 @@ def _counts(value: ast.FormattedValue) -> bool:
     return length or "," in spec or words.endswith(("losses", "claimed", "most", "max", "count"))
 
 
-def test_a_noun_agrees_with_the_number_before_it() -> None:
+def test_in_every_message_the_noun_agrees_with_the_number_before_it() -> None:
     """Checks that no message can have "1 jobs", "1 connections" or "1 workers"."""
     files = [*(DOCS.parent / "rq_core").rglob("*.py")]
 

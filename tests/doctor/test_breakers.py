@@ -77,7 +77,9 @@ ALTERED: dict[str, tuple[Callable[[Seed], object], Callable[[str], str], str]] =
 
 
 @pytest.mark.parametrize("how", ALTERED)
-def test_the_doctor_mends_an_altered_entry_by_the_log(seed: Seed, how: str) -> None:
+def test_the_doctor_restores_an_altered_entry_of_a_breaker_from_the_log(
+    seed: Seed, how: str
+) -> None:
     begin, change, says = ALTERED[how]
     begin(seed)
     assert look(seed) == []
@@ -88,7 +90,7 @@ def test_the_doctor_mends_an_altered_entry_by_the_log(seed: Seed, how: str) -> N
     assert facts(entry(seed)) == facts(was)
 
 
-def test_the_doctor_puts_a_removed_entry_back(seed: Seed) -> None:
+def test_the_doctor_restores_a_removed_entry_of_a_breaker(seed: Seed) -> None:
     pause(seed)
     was = entry(seed)
     seed.control.hdel(seed.keys("rates"), SCOPE)
@@ -101,7 +103,7 @@ def test_the_doctor_puts_a_removed_entry_back(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("failed", ["{0}", "{0},{1},{1}"])
-def test_the_doctor_mends_the_number_of_failures(seed: Seed, failed: str) -> None:
+def test_the_doctor_corrects_the_number_of_failures_of_a_breaker(seed: Seed, failed: str) -> None:
     first, second, _ = seed.claim(3).jobs
     fail(seed, first)
     seed.live(10)
@@ -128,7 +130,7 @@ def test_the_doctor_opens_a_scope_that_is_paused_without_a_cause(seed: Seed) -> 
     assert len(seed.claim().jobs) == 7
 
 
-def test_the_doctor_removes_a_probe_that_does_not_run(seed: Seed) -> None:
+def test_the_doctor_removes_a_probe_whose_job_does_not_run(seed: Seed) -> None:
     pause(seed)
     seed.live(COOLDOWN)
     alter(seed, lambda e: f"{e} probe=gone")
@@ -139,7 +141,7 @@ def test_the_doctor_removes_a_probe_that_does_not_run(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("until", ["{}", "{} by=ada"])
-def test_without_a_log_the_doctor_reports_a_long_pause_unless_an_operator_made_it(
+def test_without_a_log_the_doctor_reports_a_long_pause_only_if_no_operator_made_it(
     seed: Seed, until: str
 ) -> None:
     pause(seed)
@@ -153,7 +155,7 @@ def test_without_a_log_the_doctor_reports_a_long_pause_unless_an_operator_made_i
     assert len(found) == ("by=" not in until)
 
 
-def test_the_doctor_mends_a_paused_scope_that_no_event_would_resume(seed: Seed) -> None:
+def test_the_doctor_adds_the_missing_event_that_ends_the_pause_of_a_scope(seed: Seed) -> None:
     pause(seed)
     assert seed.claim().jobs == ()
     seed.control.zrem(seed.keys("scheduled"), f"rate|{SCOPE}")
@@ -169,7 +171,9 @@ def test_the_doctor_mends_a_paused_scope_that_no_event_would_resume(seed: Seed) 
 # What the doctor does not report.
 
 
-def test_the_doctor_reports_nothing_if_a_limit_was_removed_while_a_probe_ran(seed: Seed) -> None:
+def test_the_doctor_reports_nothing_if_the_limit_of_a_breaker_was_removed_while_a_probe_ran(
+    seed: Seed,
+) -> None:
     claim = probe(seed)
     seed.cap(FAMILY, "none")
     seed.complete(claim)
@@ -180,7 +184,7 @@ def test_the_doctor_reports_nothing_if_a_limit_was_removed_while_a_probe_ran(see
 
 
 @pytest.mark.parametrize("limit", ["none", "0"])
-def test_the_doctor_reports_nothing_if_the_limit_of_failures_was_removed(
+def test_the_doctor_reports_nothing_if_the_limit_of_a_breaker_was_removed_after_failures(
     seed: Seed, limit: str
 ) -> None:
     fail(seed, *seed.claim(2).jobs)
@@ -189,7 +193,7 @@ def test_the_doctor_reports_nothing_if_the_limit_of_failures_was_removed(
     assert look(seed) == []
 
 
-def test_the_doctor_reports_nothing_after_the_clock_went_back(seed: Seed) -> None:
+def test_the_doctor_reports_nothing_about_a_breaker_after_the_clock_went_back(seed: Seed) -> None:
     pause(seed)
     seed.live(-5_000)
     seed.claim()
@@ -197,7 +201,9 @@ def test_the_doctor_reports_nothing_after_the_clock_went_back(seed: Seed) -> Non
     assert look(seed) == []
 
 
-def test_the_doctor_reports_nothing_after_an_operators_pause_and_resume(seed: Seed) -> None:
+def test_the_doctor_reports_nothing_after_an_operator_paused_and_resumed_a_scope(
+    seed: Seed,
+) -> None:
     pauses = seed.client.calls.pauses
     seed.client.run(pauses.pause(seed.queue, SCOPE, by="ada"))
     assert look(seed) == []

@@ -42,7 +42,7 @@ def other(seed: Seed, redis_url: str) -> Iterator[Seed]:
         yield made
 
 
-def test_these_tests_break_every_script_that_changes_the_state_of_a_job() -> None:
+def test_these_tests_cover_every_script_that_changes_the_state_of_a_job() -> None:
     assert {t.script for t in TRANSITIONS} <= set(MOVES_JOBS)
 
 

@@ -62,7 +62,7 @@ def test_a_job_with_an_overwritten_entry_in_its_box_does_not_continue(
         seed.client.run(seed.client.calls.reads.box(seed.queue, "a", claim.fence, WORKER))
 
 
-def test_the_list_of_a_signal_whose_name_is_a_number_is_not_a_signal_that_was_put_back(
+def test_the_doctor_does_not_mistake_the_list_of_signals_with_a_numeric_name_for_a_signal(
     seed: Seed,
 ) -> None:
     claim = seed.running("a")

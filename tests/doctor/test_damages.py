@@ -66,7 +66,7 @@ def unreadable(seed: Seed, at: str) -> None:
 
 
 @pytest.mark.parametrize("hide", [gap, unreadable])
-def test_repair_keeps_a_running_job_whose_claim_is_missing_in_the_log(
+def test_repair_does_not_change_a_running_job_whose_claim_is_missing_in_the_log(
     seed: Seed, hide: Callable[[Seed, str], None]
 ) -> None:
     """Checks that the job stays running. By the log it is ready, and a ready job would run a second time."""
@@ -80,7 +80,9 @@ def test_repair_keeps_a_running_job_whose_claim_is_missing_in_the_log(
     assert "runs" in seed.snapshot()["leases"]
 
 
-def test_repair_keeps_a_running_job_whose_claim_has_an_invalid_number(seed: Seed) -> None:
+def test_repair_does_not_change_a_running_job_whose_claim_event_has_an_invalid_number(
+    seed: Seed,
+) -> None:
     epoch = seed.meta("epoch")
     seed.control.xadd(seed.keys("outbox"), {"colour": "blue"}, id=f"{epoch}-{2**63}")
     (claimed,) = seed.claim(1).jobs
@@ -92,7 +94,7 @@ def test_repair_keeps_a_running_job_whose_claim_has_an_invalid_number(seed: Seed
     assert claimed.id in seed.snapshot()["leases"]
 
 
-def test_the_command_in_a_finding_restores_the_version_of_a_limit(seed: Seed) -> None:
+def test_the_command_that_the_doctor_prints_restores_the_version_of_a_limit(seed: Seed) -> None:
     """Checks that the limit has its old version again. With a wrong version, verify would reject a true log later."""
     before = contents(seed)
     DAMAGES["another version of a limit"].plant(seed)
@@ -102,3 +104,28 @@ def test_the_command_in_a_finding_restores_the_version_of_a_limit(seed: Seed) ->
     seed.control.execute_command(*shlex.split(command))  # type: ignore[no-untyped-call]
 
     assert contents(seed) == before
+
+
+@pytest.mark.parametrize("shortened", [False, True])
+def test_a_dead_job_is_not_pruned_before_its_retention_ends(
+    valkey_url: str, *, shortened: bool
+) -> None:
+    """Checks a time of 1 ms that a client wrote. While a shorter retention was in force, such a time was right."""
+    with Seed(valkey_url) as seed:
+        if shortened:
+            seed.configure(dead_retention_ms=0)
+            seed.configure(dead_retention_ms=86_400_000)
+        seed.dead("a")
+        seed.assert_consistent()
+        mark, when = "dead|a", seed.snapshot()["expiring"]["dead|a"]
+        early = seed.now if shortened else 1
+        seed.control.zadd(seed.keys("expiring"), {mark: early})
+
+        found = look(seed)
+        mend(seed)
+
+        assert [] == found if shortened else found
+        assert (early if shortened else when) == seed.snapshot()["expiring"][mark]
+        if not shortened:
+            seed.claim()
+            assert str(seed.state("a")).startswith("dead ")

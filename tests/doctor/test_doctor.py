@@ -201,7 +201,7 @@ def test_the_doctor_finds_and_repairs_damage_that_was_done_by_hand(hand: str, sc
 
 
 @pytest.mark.parametrize(("sequence", "keys"), [(None, set()), ("?", {"meta"})])
-def test_a_queue_that_never_had_a_job_needs_no_sequence(
+def test_a_missing_sequence_is_no_finding_in_a_queue_that_never_had_a_job(
     sequence: str | None, keys: set[str], redis_url: str
 ) -> None:
     with Seed(redis_url) as seed:
@@ -231,7 +231,7 @@ def test_a_worker_can_settle_a_job_whose_lost_lease_was_restored(scene: Scene) -
     assert scene.settle(complete, "run") == {}
 
 
-def test_a_restored_state_line_keeps_its_claim(scene: Scene) -> None:
+def test_the_restored_state_line_of_a_running_job_still_has_the_claim(scene: Scene) -> None:
     """Checks a running job that lost its state line. After the repair, its worker can still settle the job."""
     before = scene.state("run")
     scene.hand.hdel(scene.key("state"), "run")
@@ -253,7 +253,7 @@ def test_a_lost_job_is_restored_with_its_indexes_in_one_call(scene: Scene) -> No
     assert scene.diagnose() == []
 
 
-def test_a_job_that_was_lost_with_its_arguments_is_logged_as_gone(scene: Scene) -> None:
+def test_repair_logs_a_lost_job_without_arguments_as_gone(scene: Scene) -> None:
     scene.hand.hdel(scene.key("jobs"), "a")
     found = scene.diagnose()
     assert "lost" in named(found)
@@ -276,18 +276,32 @@ def test_a_job_written_by_hand_is_added_to_the_log(scene: Scene) -> None:
     assert drain(scene) == {*READY, "new"}
 
 
-def test_the_doctor_corrects_the_log_if_a_state_line_differs_from_it(
+def test_repair_corrects_the_log_if_it_differs_from_a_state_line(
     scene: Scene,
 ) -> None:
     """Checks that the repair changes only the log. Redis decides which state a job has."""
-    changed = scene.state("a").replace("task=send", "task=send attempts=9")
+    changed = scene.state("a").replace("task=send", "task=send failed=1")
     scene.write("a", changed)
     found = scene.diagnose()
 
     assert [f.kind for f in found] == [Kind.LOG_DIFFERS]
-    assert found[0].says == "job a differs from the log: attempts=9, 3 by the log"
+    assert found[0].says == "job a differs from the log: failed=1, 0 by the log"
     assert scene.repair() == []
     assert changed == scene.state("a")
+
+
+def test_the_doctor_compares_the_attempts_in_the_json_with_the_line_if_the_log_lacks_the_job(
+    scene: Scene,
+) -> None:
+    value = scene.hand.hget(scene.key("jobs"), "a")
+    scene.hand.hset(scene.key("jobs"), "a", value.replace('{"task"', '{"attempts":9,"task"'))
+    last = scene.snapshot()["outbox"][-1][0]
+    scene.hand.xtrim(scene.key("outbox"), minid=last, approximate=False)
+
+    (finding,) = scene.diagnose()
+
+    assert finding.kind is Kind.SPEC_DIFFERS
+    assert finding.says.endswith("its JSON allows 9 attempts, and the job has 3")
 
 
 def test_the_doctor_leaves_a_ready_job_without_arguments_to_the_worker(scene: Scene) -> None:
@@ -348,7 +362,7 @@ def test_a_repair_of_a_lost_meta_or_outbox_starts_an_epoch(lost: str, scene: Sce
     assert drain(scene) == READY
 
 
-def test_the_doctor_reports_no_finding_for_a_log_whose_old_entries_were_trimmed(
+def test_the_doctor_reports_nothing_for_a_log_whose_old_entries_were_trimmed(
     scene: Scene,
 ) -> None:
     """Checks an outbox that a mirror has trimmed."""
@@ -359,7 +373,7 @@ def test_the_doctor_reports_no_finding_for_a_log_whose_old_entries_were_trimmed(
         assert scene.diagnose() == []
 
 
-def test_a_refused_settlement_alone_proves_no_state_of_its_job(
+def test_the_doctor_concludes_nothing_about_a_job_from_a_refused_settlement_alone(
     scene: Scene,
 ) -> None:
     """Checks an outbox with one event about a running job: the refused settlement of another worker."""
@@ -387,7 +401,7 @@ def test_the_doctor_reports_an_unreadable_entry(scene: Scene) -> None:
 
 @pytest.mark.parametrize("stray", ["18446744073709551615-0", f"{2**63}-7", f"{2**53 + 2}-0"])
 @pytest.mark.parametrize("log_is_there", [True, False], ids=["log", "no log"])
-def test_repair_removes_an_entry_whose_number_stops_all_later_events(
+def test_repair_removes_an_entry_whose_high_number_prevents_all_later_events(
     stray: str, log_is_there: bool, scene: Scene
 ) -> None:
     """Checks an entry whose number is too high. No script can append an event with a higher number, and every call
@@ -425,7 +439,7 @@ def test_repair_does_not_copy_a_long_outbox_in_one_call(
     assert before == scene.snapshot()["outbox"]
 
 
-def test_repair_logs_a_baseline_for_events_after_an_invalid_number(
+def test_repair_logs_a_baseline_of_jobs_whose_events_have_numbers_that_sql_cannot_store(
     scene: Scene,
 ) -> None:
     """Checks events after the invalid entry, whose numbers SQL cannot store."""
@@ -442,7 +456,7 @@ def test_repair_logs_a_baseline_for_events_after_an_invalid_number(
     assert OutboxId.parse(snapshot["outbox"][-1][0]).seq < 100
 
 
-def test_the_finding_about_an_entry_of_a_later_epoch_names_the_remedy(
+def test_the_finding_about_an_entry_with_a_later_epoch_names_the_command_that_repairs_it(
     scene: Scene,
 ) -> None:
     later = int(scene.snapshot()["meta"]["epoch"]) + 5
@@ -462,7 +476,7 @@ def test_a_key_of_a_wrong_type_raises_an_error_that_names_the_key(key: str, scen
         scene.diagnose()
 
 
-def test_the_doctor_reports_no_finding_for_an_expired_lease_or_a_due_job(scene: Scene) -> None:
+def test_the_doctor_does_not_report_an_expired_lease_or_a_due_job(scene: Scene) -> None:
     """Checks two conditions that are not damage: the next claim ends the lease, and promotes the job."""
     with scene.hand.pipeline() as pipe:
         pipe.zadd(scene.key("leases"), {"run": 1})
@@ -475,14 +489,14 @@ def test_the_doctor_reports_no_finding_for_an_expired_lease_or_a_due_job(scene: 
     assert scene.diagnose() == []
 
 
-def test_a_paused_queue_needs_no_wake_token(scene: Scene) -> None:
+def test_a_missing_wake_token_is_no_finding_in_a_paused_queue(scene: Scene) -> None:
     scene.client.run(scene.client.calls.admin.configure(QUEUE, {"paused": 1}))
     scene.hand.delete(scene.key("wake"))
 
     assert scene.diagnose() == []
 
 
-def test_the_doctor_checks_a_missing_wake_token_a_second_time(scene: Scene) -> None:
+def test_the_doctor_checks_twice_whether_a_wake_token_is_missing(scene: Scene) -> None:
     scene.hand.delete(scene.key("wake"))
 
     found = diagnose(

@@ -41,7 +41,6 @@ NOT_IMPLIED = {
     ("stray", "scheduled", "rate|"): "a moment that a claim has set for another rate",
     ("stray", "expiring", "rate|"): "a rate that was spent: `rates` lacks it",
     ("change", "leases", ""): "a worker extends its leases",
-    ("change", "expiring", "dead|"): "the retention may have changed after the death",
     (
         "change",
         "boxes",
@@ -163,7 +162,7 @@ def test_the_doctor_finds_and_repairs_planted_damage_to_an_index(
 
 
 @pytest.mark.parametrize(("plant", "key", "start"), NOT_IMPLIED)
-def test_the_doctor_reports_no_finding_for_an_index_member_that_no_state_line_implies(
+def test_the_doctor_does_not_report_a_missing_index_member_that_no_state_line_proves(
     seed: Seed, plant: str, key: str, start: str
 ) -> None:
     Busy(seed, fair=key == "fair")

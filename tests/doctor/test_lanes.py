@@ -55,7 +55,7 @@ def test_all_indexes_are_repaired_after_a_simultaneous_loss(seed: Seed) -> None:
     assert left == busy.drain()
 
 
-def test_a_repaired_rate_admits_no_more_jobs_than_before(seed: Seed) -> None:
+def test_a_rate_that_was_repaired_admits_no_more_jobs_than_before_its_loss(seed: Seed) -> None:
     Busy(seed)
     before = seed.snapshot()["rates"]
     seed.control.delete(seed.keys("rates"))
@@ -217,7 +217,9 @@ def test_random_damage_to_indexes_is_repaired(seed: Seed, number: int) -> None:
 
 
 @pytest.mark.parametrize("lost", LOST)
-def test_an_outdated_repair_does_not_damage_the_queue(seed: Seed, lost: str) -> None:
+def test_a_repair_of_findings_that_are_no_longer_true_does_not_damage_the_queue(
+    seed: Seed, lost: str
+) -> None:
     """Checks a repair after the queue has changed.
 
     Since the examination, jobs have changed their states, and another doctor has repaired the queue.
@@ -238,7 +240,7 @@ def test_an_outdated_repair_does_not_damage_the_queue(seed: Seed, lost: str) -> 
 
 
 @pytest.mark.parametrize("fair", [False, True], ids=["by age", "fair"])
-def test_repair_keeps_a_lane_that_jobs_entered_after_the_examination(
+def test_repair_does_not_remove_a_lane_that_jobs_entered_after_the_examination(
     seed: Seed, fair: bool
 ) -> None:
     """Checks a lane that was empty when the doctor examined the queue. The doctor does not remove the lane."""
@@ -301,7 +303,7 @@ def test_many_lanes_are_repaired_in_chunks(seed: Seed) -> None:
 # Limits.
 
 
-def test_repair_counts_running_jobs_that_a_new_cap_did_not_count(
+def test_repair_counts_running_jobs_that_a_broken_change_of_a_cap_left_out(
     seed: Seed,
 ) -> None:
     """Checks the script cap.lua, which broke after it had stored the cap, and before it changed the jobs' state
@@ -334,7 +336,9 @@ def test_a_restored_job_is_counted_in_the_cap_of_its_task(seed: Seed) -> None:
     assert_consistent(seed.snapshot())
 
 
-def test_the_doctor_reports_lost_limits_and_all_jobs_are_admitted(seed: Seed) -> None:
+def test_after_limits_were_lost_the_doctor_reports_them_and_repair_admits_all_jobs(
+    seed: Seed,
+) -> None:
     busy = Busy(seed)
     seed.control.delete(seed.keys("caps"))
 
@@ -359,7 +363,7 @@ def test_the_doctor_reports_an_unreadable_limit(seed: Seed) -> None:
     assert "the limit of tenant cannot be read" in left[0].says
 
 
-def test_limits_are_in_force_after_the_key_meta_was_lost(seed: Seed) -> None:
+def test_repair_puts_limits_in_force_again_after_the_key_meta_was_lost(seed: Seed) -> None:
     busy = Busy(seed)
     before = seed.snapshot()
     seed.control.delete(seed.keys("meta"))
@@ -374,7 +378,7 @@ def test_limits_are_in_force_after_the_key_meta_was_lost(seed: Seed) -> None:
     assert left == busy.drain()
 
 
-def test_a_queue_at_its_own_cap_needs_no_wake_token(seed: Seed) -> None:
+def test_a_missing_wake_token_is_no_finding_in_a_queue_at_its_own_cap(seed: Seed) -> None:
     seed.cap("queue", 1)
     seed.enqueue("a", "b")
     seed.claim()
@@ -386,7 +390,7 @@ def test_a_queue_at_its_own_cap_needs_no_wake_token(seed: Seed) -> None:
     assert named(look(seed)) == {"no_wake"}
 
 
-def test_an_open_lane_needs_a_wake_token(seed: Seed) -> None:
+def test_a_missing_wake_token_is_a_finding_if_a_lane_is_open(seed: Seed) -> None:
     seed.cap("task=t", 1)
     seed.enqueue(seed.job("a", scopes=["task=t"]))
     seed.take_token()
@@ -410,7 +414,7 @@ def test_a_queue_that_was_fair_earlier_has_no_findings(seed: Seed) -> None:
     assert look(seed) == []
 
 
-def test_the_doctor_ignores_a_task_scope_that_a_logged_lane_lacks(
+def test_the_doctor_accepts_a_lane_in_the_log_without_the_scope_of_a_cap_that_came_later(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", "b")
@@ -435,7 +439,9 @@ def test_the_doctor_reports_a_lane_that_differs_from_the_log(seed: Seed) -> None
     assert_consistent(seed.snapshot())
 
 
-def test_the_doctor_reports_no_finding_for_an_unfinished_sweep(seed: Seed) -> None:
+def test_the_doctor_does_not_report_scopes_that_a_changed_limit_has_not_reached_yet(
+    seed: Seed,
+) -> None:
     """Checks a changed limit of a family. The call has updated a part of the scopes, and later claims update the
     remaining ones."""
     seed.cap("tenant", 1)

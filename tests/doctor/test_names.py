@@ -88,7 +88,7 @@ def test_repair_restores_the_expiry_of_a_name_in_the_index(seed: Seed, plant: st
     assert before == seed.snapshot()["expiring"]
 
 
-def test_the_doctor_reports_no_finding_for_a_lost_window(seed: Seed) -> None:
+def test_the_doctor_does_not_report_the_lost_window_of_a_job_that_has_ended(seed: Seed) -> None:
     """Checks that the name stays free. The job has ended, and no state line proves that its window is open."""
     fill(seed)
     seed.control.hdel(seed.keys("slots"), "unique|t/over")

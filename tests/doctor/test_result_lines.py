@@ -82,7 +82,7 @@ def test_the_finding_about_a_results_line_names_the_field_that_differs(seed: See
 
 
 @pytest.mark.parametrize("job_id", ["done", "plain"])
-def test_a_results_line_is_not_compared_without_the_first_event_of_its_job(
+def test_the_doctor_does_not_judge_a_results_line_if_the_log_lacks_the_first_event_of_its_job(
     seed: Seed, job_id: str
 ) -> None:
     """Checks an outbox with only the last event of the job. The retention of the result is in the first event."""
@@ -96,7 +96,7 @@ def test_a_results_line_is_not_compared_without_the_first_event_of_its_job(
     assert before == line_of(seed, job_id)
 
 
-def test_a_results_line_is_not_compared_if_later_entries_are_missing(
+def test_the_doctor_does_not_judge_a_results_line_if_later_entries_are_missing(
     seed: Seed,
 ) -> None:
     forge(seed, "done", " until=18", " until=17")
@@ -105,7 +105,7 @@ def test_a_results_line_is_not_compared_if_later_entries_are_missing(
     assert [] == of_ids(look(seed))
 
 
-def test_a_logged_value_with_a_wrong_digest_is_not_restored() -> None:
+def test_a_logged_result_value_with_a_wrong_digest_is_not_restored() -> None:
     told = {"value_digest": digest_of('"f"'), "value": '"f"'}
     end = End(Event.SUCCEEDED, OutboxId(1, 2), 5, told)
 
@@ -130,10 +130,27 @@ def test_repair_removes_a_results_line_that_no_job_can_have_written(
             remove(seed.keys(key), job_id)
 
     (says,) = of_ids(look(seed))
-    assert "by the log no job of this id can have left it" in says
+    no_end = "by the log no job of this id can have left it"
+    assert ("the log shows no end of job alive" if job_id == "alive" else no_end) in says
     mend(seed)
     assert job_id not in seed.snapshot()["results"]
     assert "done" in seed.snapshot()["results"]
+
+
+def test_repair_keeps_a_value_whose_line_says_no_size_if_the_end_of_its_job_is_unknown(
+    seed: Seed,
+) -> None:
+    seed.control.xtrim(seed.keys("outbox"), maxlen=1, approximate=False)
+    line = line_of(seed, "done")
+    size = next(word for word in line.split() if word.startswith("bytes="))
+    forge(seed, "done", f" {size}", "")
+    before = seed.snapshot()["returned"]["done"]
+
+    (says,) = [each for each in of_ids(look(seed)) if "'done'" in each]
+    mend(seed)
+
+    assert "its line there says no size; the log does not show how its job ended" in says
+    assert before == seed.snapshot()["returned"]["done"]
 
 
 def test_repair_keeps_a_results_line_of_a_job_that_the_outbox_may_have_forgotten(
@@ -147,7 +164,7 @@ def test_repair_keeps_a_results_line_of_a_job_that_the_outbox_may_have_forgotten
     assert "early" in seed.snapshot()["results"]
 
 
-def test_repair_keeps_a_results_line_of_a_job_whose_entries_may_be_missing(seed: Seed) -> None:
+def test_repair_keeps_a_results_line_if_entries_about_its_job_may_be_missing(seed: Seed) -> None:
     made_up(seed, "early", seed.now)
     seed.control.xdel(seed.keys("outbox"), str(seed.entries()[-2].id))
 
@@ -156,14 +173,14 @@ def test_repair_keeps_a_results_line_of_a_job_whose_entries_may_be_missing(seed:
     assert "early" in seed.snapshot()["results"]
 
 
-def test_the_doctor_reports_no_finding_for_a_results_line_older_than_the_log(seed: Seed) -> None:
+def test_the_doctor_does_not_report_a_results_line_that_is_older_than_the_log(seed: Seed) -> None:
     """Checks a job that ended before the first entry of the outbox, as after a loss of the outbox."""
     made_up(seed, "early", seed.entries()[0].at_ms - 1)
 
     assert "results" not in named(look(seed))
 
 
-def test_the_doctor_reports_no_finding_for_an_id_that_a_restore_remembered(seed: Seed) -> None:
+def test_the_doctor_does_not_report_a_remembered_id_that_a_restore_put_back(seed: Seed) -> None:
     """Checks two ids whose jobs have no event in the outbox.
 
     With one of the ids, an earlier job ended before the restore.
@@ -181,7 +198,7 @@ def test_the_doctor_reports_no_finding_for_an_id_that_a_restore_remembered(seed:
     assert [] == look(seed)
 
 
-def test_the_doctor_reports_no_finding_for_a_results_line_that_refers_to_another_job(
+def test_the_doctor_does_not_report_a_results_line_that_refers_to_another_job(
     seed: Seed,
 ) -> None:
     """Checks an enqueue whose unique name another job held. This enqueue appended no event.
@@ -205,7 +222,7 @@ def throttle(seed: Seed, job_id: str) -> str:
     return f"{job_id} {seed.now + HOUR}"
 
 
-def test_the_expiry_of_a_name_is_not_compared_without_the_event_of_its_job(
+def test_the_doctor_does_not_judge_the_expiry_of_a_name_if_the_log_lacks_the_event_of_its_job(
     seed: Seed,
 ) -> None:
     throttle(seed, "late")
@@ -217,7 +234,7 @@ def test_the_expiry_of_a_name_is_not_compared_without_the_event_of_its_job(
     assert [] == look(seed)
 
 
-def test_the_expiry_of_a_name_is_not_compared_if_later_entries_are_missing(
+def test_the_doctor_does_not_judge_the_expiry_of_a_name_if_later_entries_are_missing(
     seed: Seed,
 ) -> None:
     """Checks a gap in the outbox, in which another job of the same id may have taken the name."""

@@ -117,7 +117,7 @@ def test_the_doctor_finds_and_repairs_damage_to_kept_results(
 
 
 @pytest.mark.parametrize("plant", [put_another_value_in_its_place, lose_a_value])
-def test_repair_removes_a_false_value_and_keeps_the_other_results(
+def test_repair_removes_a_false_result_value_and_keeps_the_other_results(
     seed: Seed, plant: Callable[[Seed], None]
 ) -> None:
     plant(seed)
@@ -137,7 +137,7 @@ OF_OTHERS = pytest.mark.parametrize(
 
 
 @OF_OTHERS
-def test_repair_replaces_the_result_of_another_job_by_the_outcome_in_the_log(
+def test_repair_replaces_a_result_that_belongs_to_another_job_by_the_outcome_in_the_log(
     seed: Seed, plant: Callable[[Seed], None], job_id: str
 ) -> None:
     plant(seed)
@@ -150,7 +150,7 @@ def test_repair_replaces_the_result_of_another_job_by_the_outcome_in_the_log(
 
 
 @OF_OTHERS
-def test_repair_removes_the_result_of_another_job(
+def test_without_the_log_repair_removes_a_result_that_belongs_to_another_job(
     seed: Seed, plant: Callable[[Seed], None], job_id: str
 ) -> None:
     plant(seed)
@@ -201,7 +201,7 @@ def test_repair_keeps_the_result_of_a_job_whose_end_is_unreadable(
     assert {"a": Succeeded("a", Kept('"n"', "t"), None)} == found
 
 
-def test_the_doctor_uses_the_end_of_a_job_despite_a_later_refused_settlement(
+def test_the_doctor_finds_a_false_result_despite_a_later_refused_settlement(
     seed: Seed,
 ) -> None:
     held = seed.running("c", keep_ms=HOUR)
@@ -210,3 +210,68 @@ def test_the_doctor_uses_the_end_of_a_job_despite_a_later_refused_settlement(
     put_another_value_in_its_place(seed, "c")
 
     assert "results" in named(look(seed))
+
+
+LINES: dict[str, Callable[[str], str]] = {
+    "lost": lambda line: line.replace(" bytes=3", " value=lost"),
+    "not kept": lambda line: line.replace(" bytes=3", " value=not_kept"),
+    "unreadable": lambda _: "?",
+    "removed": lambda _: "",
+}
+"""Ways in which a results line may be wrong, as functions from the right line to the wrong one."""
+
+
+def spoil(seed: Seed, job_id: str, how: str) -> None:
+    line = LINES[how](seed.snapshot()["results"][job_id])
+    if line:
+        seed.control.hset(seed.keys("results"), job_id, line)
+    else:
+        seed.control.hdel(seed.keys("results"), job_id)
+
+
+@pytest.mark.parametrize("how", LINES)
+def test_repair_keeps_a_true_value_and_writes_its_line_again(seed: Seed, how: str) -> None:
+    before = seed.snapshot()
+    spoil(seed, "a", how)
+    assert "results" in named(look(seed))
+
+    assert [] == mend(seed)
+
+    after = seed.snapshot()
+    keys = ("results", "returned", "kept")
+    assert [before[key] for key in keys] == [after[key] for key in keys]
+    assert_consistent(after)
+
+
+def test_repair_keeps_a_value_without_a_line_whose_end_the_log_does_not_show(seed: Seed) -> None:
+    seed.enqueue("later")
+    seed.control.xtrim(seed.keys("outbox"), maxlen=1, approximate=False)
+    spoil(seed, "a", "removed")
+    before = seed.snapshot()
+
+    left = mend(seed)
+
+    after = seed.snapshot()
+    assert [before[key] for key in ("returned", "kept")] == [
+        after[key] for key in ("returned", "kept")
+    ]
+    (says,) = [each.says for each in left]
+    assert "id 'a': `returned` and `kept` have it, and `results` lacks it" in says
+
+
+def test_repair_removes_a_value_without_a_line_once_its_time_is_over(seed: Seed) -> None:
+    spoil(seed, "a", "removed")
+    seed.advance(2 * HOUR)
+
+    assert [] == mend(seed)
+
+    assert "a" not in seed.snapshot()["returned"]
+    assert "a" not in seed.snapshot()["results"]
+
+
+def test_a_finding_about_a_true_value_names_no_digest(seed: Seed) -> None:
+    tell_of(seed, "a", "b")
+    seed.control.hset(seed.keys("returned"), "a", '"a"')
+    spoil(seed, "a", "lost")
+
+    assert not any("the digest of its value" in each.says for each in look(seed))

@@ -140,7 +140,7 @@ def test_the_doctor_reports_a_change_of_a_schedule_by_hand(seed: Seed, name: str
 
 
 @pytest.mark.parametrize("name", [name for name in BY_HAND if BY_HAND[name][1] is Kind.INDEX])
-def test_the_doctor_repairs_indexes_that_follow_from_the_entries_of_schedules(
+def test_the_doctor_repairs_the_indexes_of_schedules_that_follow_from_the_stored_entries(
     seed: Seed, name: str
 ) -> None:
     BY_HAND[name][0](seed)
@@ -153,7 +153,7 @@ def test_the_doctor_repairs_indexes_that_follow_from_the_entries_of_schedules(
 
 
 @pytest.mark.parametrize("name", ["no entry", "no job", "an entry that is not one"])
-def test_the_doctor_only_reports_the_damage_to_a_schedule_that_it_cannot_repair(
+def test_the_doctor_reports_but_does_not_change_a_schedule_that_it_cannot_repair(
     seed: Seed, name: str
 ) -> None:
     BY_HAND[name][0](seed)

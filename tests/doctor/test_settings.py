@@ -57,7 +57,7 @@ def test_the_doctor_reports_a_pause_that_was_ended_by_hand(seed: Seed) -> None:
     assert look(seed) == []
 
 
-def test_a_setting_whose_event_was_trimmed_is_not_compared_with_the_log(seed: Seed) -> None:
+def test_the_doctor_does_not_judge_a_setting_whose_event_was_trimmed(seed: Seed) -> None:
     seed.control.xtrim(seed.keys("outbox"), maxlen=1)
     seed.control.hset(seed.keys("meta"), "paused", "1")
 
@@ -110,7 +110,7 @@ def test_the_doctor_reports_an_unreadable_row_of_a_setting(seed: Seed, name: str
     assert len(says) < 4 * SHOWN_MAX
 
 
-def test_a_queue_that_was_created_again_is_compared_with_its_new_log(seed: Seed) -> None:
+def test_repair_leaves_no_finding_about_settings_after_the_key_meta_was_lost(seed: Seed) -> None:
     seed.client.run(seed.client.calls.admin.configure(seed.queue, {"paused": 1, "lease_ms": 5_000}))
     seed.control.delete(seed.keys("meta"))
 

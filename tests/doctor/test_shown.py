@@ -24,7 +24,7 @@ def seed(redis_url: str) -> Iterator[Seed]:
     [{"nobody": ORPHAN}, {"nobody~1": "claim=1 at=5\nx"}, {"nobody": ORPHAN, "nobody~1": "x"}],
     ids=["line", "chunk", "both"],
 )
-def test_a_field_that_belongs_to_no_job_is_found_and_removed(
+def test_the_doctor_finds_and_removes_a_progress_field_that_belongs_to_no_job(
     seed: Seed, fields: dict[str, str]
 ) -> None:
     seed.show(seed.running("a"), says="1/2", chunks=[(1, "one")])
@@ -36,7 +36,7 @@ def test_a_field_that_belongs_to_no_job_is_found_and_removed(
     assert seed.snapshot()["shown"] == before
 
 
-def test_the_line_of_a_stream_is_corrected_after_a_chunk_was_lost(seed: Seed) -> None:
+def test_repair_corrects_the_counts_of_a_stream_after_a_chunk_was_lost(seed: Seed) -> None:
     claim = seed.running("a")
     seed.show(claim, chunks=[(1, "one"), (2, "two")])
     seed.control.hdel(seed.keys("shown"), "a~1")
@@ -48,7 +48,7 @@ def test_the_line_of_a_stream_is_corrected_after_a_chunk_was_lost(seed: Seed) ->
 
 
 @pytest.mark.parametrize("end", ["leaves", "dies"])
-def test_the_mark_of_an_ended_stream_is_put_back(seed: Seed, end: str) -> None:
+def test_repair_restores_the_missing_expiry_of_an_ended_stream(seed: Seed, end: str) -> None:
     claim = seed.running("a")
     seed.show(claim, chunks=[(1, "one")])
     seed.complete(claim) if end == "leaves" else seed.fail(claim, verdict="final")
@@ -63,7 +63,7 @@ def test_the_mark_of_an_ended_stream_is_put_back(seed: Seed, end: str) -> None:
     assert seed.snapshot()["shown"] == {}
 
 
-def test_a_mark_without_a_stream_is_removed(seed: Seed) -> None:
+def test_repair_removes_an_expiry_without_a_stream(seed: Seed) -> None:
     seed.show(seed.running("a"), chunks=[(1, "one")])
     seed.control.zadd(seed.keys("expiring"), {"shown|a": 5, "shown|nobody": 5})
 
@@ -72,7 +72,7 @@ def test_a_mark_without_a_stream_is_removed(seed: Seed) -> None:
     assert not [each for each in seed.snapshot()["expiring"] if each.startswith("shown|")]
 
 
-def test_a_chunk_that_a_job_emits_before_the_repair_is_kept(seed: Seed) -> None:
+def test_repair_keeps_a_chunk_that_a_job_emits_after_the_examination(seed: Seed) -> None:
     claim = seed.running("a")
     seed.show(claim, chunks=[(1, "one")])
     seed.control.hset(seed.keys("shown"), "a~2", "claim=1 at=5\nstray")

@@ -17,9 +17,10 @@ import click
 
 from rq_core import App, FlowNode, FlowRun, RetryPolicy, testing
 from rq_core.app.flows import built_in
-from rq_core.app.flows.between_runs import KeptRun, NewestValues
+from rq_core.app.flows.between_runs import KeptRun
 from rq_core.app.flows.running import FlowSteps
 from rq_core.errors import RqCoreError, ServerUnavailable
+from rq_core.model.lib.newest_values import NewestValues
 from rq_core.worker.execution.saver import Saver
 
 NODES: Final = 30

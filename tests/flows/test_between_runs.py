@@ -12,12 +12,13 @@ import pytest
 
 from rq_core import RESULT, App, FlowRun, RetryPolicy, chain, testing
 from rq_core.app.flows import built_in
-from rq_core.app.flows.between_runs import KeptRun, NewestValues
+from rq_core.app.flows.between_runs import KeptRun
 from rq_core.app.flows.graph import Graph
 from rq_core.app.flows.running import FlowSteps
 from rq_core.app.flows.sweep import Frontier
 from rq_core.model.durable import boxes
 from rq_core.model.durable.boxes import StepEntry
+from rq_core.model.lib.newest_values import NewestValues
 from rq_core.protocol.reads import box_reads
 from rq_core.protocol.reads.box_reads import Box
 
@@ -60,7 +61,7 @@ def sum_of(app: App, count: int) -> FlowRun[Any]:
 
 
 @pytest.mark.parametrize(("processes", "most"), [(1, 40), (3, 160)])
-def test_the_runs_of_a_flow_read_few_entries_again(
+def test_a_later_run_of_a_flow_reads_only_few_saved_entries_again(
     app: App, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch, processes: int, most: int
 ) -> None:
     """Twelve runs that read all would read some 230 entries."""
@@ -81,7 +82,7 @@ def test_the_runs_of_a_flow_read_few_entries_again(
 
 
 @pytest.mark.parametrize(("processes", "lost"), [(1, 1), (1, 2), (2, 3)])
-def test_a_failover_that_forgets_runs_of_a_flow_leads_to_the_same_result(
+def test_a_flow_has_the_same_result_though_failovers_lose_some_of_its_runs(
     app: App, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch, processes: int, lost: int
 ) -> None:
     """A round runs the jobs of one queue. After each fifth round, Redis forgets the last ``lost`` rounds."""
@@ -130,13 +131,13 @@ LAST = StepEntry("c", True, 7, "1-3", "digest", "1")
         (None, False),
     ],
 )
-def test_a_kept_state_of_a_flow_is_valid_if_redis_has_its_last_entry(
+def test_a_worker_may_use_the_state_that_it_kept_of_a_flow_if_redis_has_the_last_entry(
     box: Box | None, holds: bool
 ) -> None:
     assert holds == kept_run(SAVED, BEGUN, LAST).holds(box)
 
 
-def test_a_run_reads_again_what_other_claims_may_have_saved() -> None:
+def test_a_run_of_a_flow_reads_the_entries_again_that_another_claim_may_have_changed() -> None:
     kept = kept_run(SAVED, BEGUN, LAST)
     assert [] == kept.uncertain(4)
     assert [2] == kept.uncertain(5)
@@ -145,7 +146,7 @@ def test_a_run_reads_again_what_other_claims_may_have_saved() -> None:
     assert [1, 2] == kept.uncertain(9)
 
 
-def test_a_copy_refuses_an_entry_that_belongs_to_another_box() -> None:
+def test_the_kept_state_of_a_flow_refuses_an_entry_that_belongs_to_another_box() -> None:
     kept = kept_run(SAVED, BEGUN, LAST)
     kept.update(2, BEGUN._replace(is_saved=True, note="digest", value="12345"))
     kept.update(4, BEGUN._replace(name="d"))
@@ -156,7 +157,7 @@ def test_a_copy_refuses_an_entry_that_belongs_to_another_box() -> None:
             kept.update(number, BEGUN._replace(name=name))
 
 
-def test_the_oldest_kept_values_are_dropped_beyond_the_limits_of_number_and_size() -> None:
+def test_the_oldest_kept_values_are_dropped_when_there_are_too_many_or_too_large_values() -> None:
     kept: NewestValues[str, int] = NewestValues(2, 10)
     for number, name in enumerate("abc"):
         kept.put(name, number, 1)

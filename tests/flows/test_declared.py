@@ -57,7 +57,9 @@ def graph_of(flow: Flow) -> Graph:
     return read_graph(json.loads(flow.job(queue="flows").args_json)["graph"])
 
 
-def test_the_job_of_a_flow_has_its_graph_and_the_queue_of_enable_flows(app: App) -> None:
+def test_the_job_of_a_flow_has_the_graph_as_its_argument_and_the_queue_of_enable_flows(
+    app: App,
+) -> None:
     with app.flow("monthly", on_failure="cancel") as flow:
         first = flow.add(call(app, 1))
         pages = flow.map([call(app, n) for n in range(4)], after=first, min_success=0.5)
@@ -142,7 +144,7 @@ def test_a_graph_of_more_than_1_mib_is_refused(app: App) -> None:
         flow.add(call(app, "x" * 600_000))
 
 
-def test_a_graph_that_is_too_large_by_its_edges_is_refused_at_the_end_of_its_block(
+def test_a_graph_with_too_many_edges_is_refused_at_the_end_of_its_block(
     app: App,
 ) -> None:
     flow = app.flow("edges")
@@ -213,6 +215,8 @@ REFUSED: dict[str, tuple[Callable[[App, Flow], Any], str]] = {
         "for chains side by side",
     ),  # type: ignore[list-item]
     "an empty chain": (lambda app, flow: chain(), "it has no call"),
+    "an empty group": (lambda app, flow: group([]).enqueue(), "the group has no call: "),
+    "a chain of an empty group": (lambda app, flow: chain(group([])), "its group has no call: "),
     "a chain of flows": (lambda app, flow: chain(call(app, 1), flow), "use app.flow"),  # type: ignore[arg-type]
     "RESULT at the beginning": (lambda app, flow: chain(call(app, RESULT)), "RESULT is for"),
 }
@@ -261,7 +265,7 @@ def test_a_list_that_contains_itself_is_refused(app: App) -> None:
         flow.add(call(app, loop))
 
 
-def test_arguments_beside_a_placeholder_are_validated_where_they_are_declared(app: App) -> None:
+def test_arguments_beside_a_placeholder_are_validated_when_the_flow_is_declared(app: App) -> None:
     with pytest.raises(ArgumentsInvalid, match="at: is required"):
         chain(call(app, 1), call(app, n=RESULT, task="dated"))
     with pytest.raises(ArgumentsInvalid, match=r"at: .*datetime"):
@@ -290,12 +294,12 @@ def test_a_placeholder_outside_of_a_flow_is_refused(app: App) -> None:
             app.tasks["render"].enqueue(given)
 
 
-def test_a_flow_cannot_be_in_the_queue_of_a_batch_task(app: App) -> None:
+def test_a_flow_cannot_be_enqueued_into_the_queue_of_a_batch_task(app: App) -> None:
     with pytest.raises(InvalidOption, match="the jobs of a batch task and no others"):
         chain(call(app, 1)).job(queue="batched")
 
 
-def test_a_flow_of_an_app_without_flows_names_the_call_that_enables_them() -> None:
+def test_the_error_of_a_flow_in_an_app_without_flows_names_the_call_that_enables_flows() -> None:
     bare = App()
 
     @bare.task(queue="pages")
@@ -307,7 +311,7 @@ def test_a_flow_of_an_app_without_flows_names_the_call_that_enables_them() -> No
         chain(render.call(1)).enqueue()
 
 
-def test_the_error_about_a_part_of_an_unknown_result_says_what_to_do_instead(app: App) -> None:
+def test_the_error_about_a_part_of_a_future_result_says_what_to_do_instead(app: App) -> None:
     with app.flow("parts") as flow:
         node = flow.add(call(app, 1))
     for use in (lambda: node.value[0], lambda: [*node.value]):
@@ -367,7 +371,7 @@ def test_the_name_of_a_flow_is_checked(app: App) -> None:
         lambda d: d.pop("kinds"),
     ],
 )
-def test_a_document_that_no_flow_can_have_made_is_no_graph(
+def test_a_json_document_that_no_flow_can_have_made_is_refused_as_a_graph(
     app: App, change: Callable[[Any], Any]
 ) -> None:
     with app.flow("f") as flow:
@@ -382,7 +386,9 @@ def test_a_document_that_no_flow_can_have_made_is_no_graph(
         read_graph(document)
 
 
-def test_a_node_that_takes_the_result_of_a_node_not_before_it_is_no_graph(app: App) -> None:
+def test_a_graph_in_which_a_node_takes_the_result_of_a_node_that_is_not_before_it_is_refused(
+    app: App,
+) -> None:
     with app.flow("f") as flow:
         first = flow.add(call(app, 1))
         flow.add(call(app, [first.value]))
@@ -395,6 +401,6 @@ def test_a_node_that_takes_the_result_of_a_node_not_before_it_is_no_graph(app: A
 
 
 @pytest.mark.parametrize("document", [None, 7, [], "x", {}, {"nodes": [[]]}])
-def test_a_value_without_the_form_of_a_graph_is_refused(document: Any) -> None:
+def test_a_json_value_without_the_form_of_a_graph_is_refused(document: Any) -> None:
     with pytest.raises(ValueError, match="it is no graph of a flow"):
         read_graph(document)

@@ -103,7 +103,7 @@ def diamond(app: App, work: Any) -> FlowRun[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_after", [False, True])
-def test_each_node_runs_once_if_the_worker_of_the_flow_is_killed_at_each_of_its_calls(
+def test_each_node_runs_once_though_the_worker_of_the_flow_is_killed_at_every_call(
     valkey: RedisServer, tmp_path: Path, is_after: bool
 ) -> None:
     """The first worker is killed at its first call, the second worker at its second call, and so on. With ``is_after``,

@@ -13,7 +13,7 @@ from tests.flows import random_graphs
 @pytest.mark.slow
 @pytest.mark.parametrize("on_failure", ["drain", "cancel"])
 @pytest.mark.parametrize("seed", range(1, 3))
-def test_a_random_flow_finishes_the_nodes_of_the_naive_model_and_no_call_succeeds_twice(
+def test_a_random_flow_ends_as_a_naive_model_predicts_and_no_call_succeeds_twice(
     seed: int, on_failure: str
 ) -> None:
     found = random_graphs.check(seed, on_failure)

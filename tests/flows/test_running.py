@@ -83,7 +83,9 @@ def last_error(ran: list[testing.Ran]) -> str:
     return [each.error or "" for each in ran if each.task == "rq_core.flow"][-1]
 
 
-def test_a_flow_runs_each_node_once_after_those_before_it(work: Work, fake: testing.Fake) -> None:
+def test_a_flow_runs_each_node_once_and_after_the_nodes_that_it_depends_on(
+    work: Work, fake: testing.Fake
+) -> None:
     run = work.diamond()
     fake.drain()
 
@@ -119,7 +121,9 @@ def test_a_group_hands_the_list_of_its_results_to_the_next_part(
     assert ["sum", [0, 1, 2]] == run.result(0)
 
 
-def test_a_group_alone_has_the_list_of_its_results(work: Work, fake: testing.Fake) -> None:
+def test_a_flow_of_a_single_group_has_the_list_of_its_results(
+    work: Work, fake: testing.Fake
+) -> None:
     run = group([work.call(1), work.call(2)]).enqueue()
     fake.drain()
 
@@ -182,7 +186,7 @@ def test_the_method_nodes_returns_the_state_of_each_node(work: Work, fake: testi
     } == run.nodes()
     progress = run.progress()
     assert progress is not None
-    assert (2, 4, "1 failed") == (progress.done, progress.total, progress.text)
+    assert (4, 6, "1 node failed") == (progress.done, progress.total, progress.text)
 
 
 def test_the_handle_of_another_job_has_no_nodes(work: Work, fake: testing.Fake) -> None:
@@ -230,7 +234,7 @@ def test_a_retry_runs_only_what_failed_and_what_depends_on_it(
     assert ["d", ["b", ["c0", "c1", "c2"]]] == run.result(0)
 
 
-def test_with_cancel_a_failed_node_stops_the_other_nodes_and_a_retry_runs_them(
+def test_with_cancel_a_failed_node_stops_the_other_nodes_until_a_retry_runs_them(
     work: Work, fake: testing.Fake
 ) -> None:
     with work.app.flow("cancel", on_failure="cancel") as flow:
@@ -257,7 +261,7 @@ def test_with_cancel_a_failed_node_stops_the_other_nodes_and_a_retry_runs_them(
     assert ["last", ["bad", "waiting"]] == run.result(0)
 
 
-def test_nodes_that_two_stops_have_cancelled_run_after_the_last_retry(
+def test_nodes_that_two_failures_have_cancelled_run_after_the_last_retry(
     work: Work, fake: testing.Fake
 ) -> None:
     """Checks a child that is claimed before it is cancelled. Redis lets no other job have the id of this child."""
@@ -321,7 +325,9 @@ def test_a_retry_of_a_later_node_does_not_change_the_results_of_an_ended_map(
     assert (["merge"], ["merge", [0, 1, 3]]) == (work.did, run.result(0))
 
 
-def test_the_error_of_a_flow_names_the_next_commands(work: Work, fake: testing.Fake) -> None:
+def test_the_error_of_a_failed_flow_names_the_commands_that_show_and_retry_it(
+    work: Work, fake: testing.Fake
+) -> None:
     work.bad.add("a")
     run = work.diamond()
 
@@ -355,7 +361,28 @@ def test_a_child_that_succeeds_after_its_map_was_done_changes_no_result(
     assert ["merge", [0, 1, 3]] == run.result(0)
 
 
-def test_all_nodes_behind_a_failure_are_skipped(work: Work, fake: testing.Fake) -> None:
+def test_the_progress_of_a_flow_counts_the_ended_jobs_of_a_map_that_runs(
+    work: Work, fake: testing.Fake
+) -> None:
+    """Checks a map that may lose one of two jobs that fail."""
+    work.bad |= {1, 2}
+    with work.app.flow("most") as flow:
+        later = work.task.with_options(queue="later")
+        flow.map([*map(work.call, range(4)), later.call("last")], min_success=4)
+    run = flow.enqueue(queue="flows")
+    for queue in ("flows", "work"):
+        fake.drain(queue)
+    fake.advance(10)
+    fake.drain("flows")
+
+    progress = run.progress()
+    assert progress is not None
+    assert ("parked", 3, 5, "") == (run.state(), progress.done, progress.total, progress.text)
+
+
+def test_every_node_that_depends_on_a_failed_node_is_skipped(
+    work: Work, fake: testing.Fake
+) -> None:
     work.bad.add("bad")
     run = chain(*(work.call(each) for each in ("bad", "second", "third"))).enqueue(queue="flows")
     fake.drain()
@@ -445,7 +472,7 @@ def test_a_child_that_dies_while_its_flow_stops_has_failed(
     assert ["failed", "failed", "stopped"] == [each.state for each in run.nodes().values()]
 
 
-def test_a_map_fails_with_fewer_than_min_success(work: Work, fake: testing.Fake) -> None:
+def test_a_map_with_fewer_successes_than_min_success_fails(work: Work, fake: testing.Fake) -> None:
     work.bad |= {1, 2}
     with work.app.flow("most") as flow:
         flow.map([work.call(n) for n in range(4)], min_success=3)
@@ -475,7 +502,7 @@ def test_a_second_flow_with_the_id_of_a_live_flow_is_a_duplicate_and_changes_not
     assert ([1, 2], 2) == (work.did, second.result(0))
 
 
-def test_a_flow_whose_graph_has_changed_since_an_earlier_run_dies(
+def test_a_flow_whose_graph_differs_from_that_of_an_earlier_run_dies(
     work: Work, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = work.diamond()
@@ -504,7 +531,7 @@ def test_a_job_of_the_flow_task_without_a_graph_dies(work: Work, fake: testing.F
     assert ("dead", True) == (ran.outcome, "GiveUp: it is no graph of a flow" in (ran.error or ""))
 
 
-def test_inputs_that_are_too_large_fail_the_node_and_name_it(
+def test_a_node_whose_inputs_are_too_large_fails_and_is_named_in_the_error(
     work: Work, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rq_core.app.flows.running.BYTES_MAX", 50_000)
@@ -568,7 +595,9 @@ def test_a_result_of_another_type_than_the_argument_fails_the_node_and_names_it(
     assert "failed" == run.nodes()["counts"].state
 
 
-def test_arguments_get_the_types_of_the_task_again(work: Work, fake: testing.Fake) -> None:
+def test_the_arguments_and_results_of_nodes_have_the_types_that_their_tasks_declare(
+    work: Work, fake: testing.Fake
+) -> None:
     @work.app.task(queue="work", retry=ONCE)
     def typed(data: bytes, pair: tuple[int, str], got: list[bytes] | None = None) -> bytes:
         work.did.append((data, pair, got))
@@ -618,7 +647,7 @@ def test_the_worker_of_a_flow_need_not_have_the_tasks_of_its_nodes(work: Work) -
         assert {"tenant": "acme", "n": 0} == second.arguments
 
 
-def test_a_node_whose_key_comes_from_a_function_fails_on_a_worker_without_the_task() -> None:
+def test_a_node_whose_key_is_computed_by_a_function_fails_on_a_worker_without_the_task() -> None:
     producer, home = App(), App()
     producer.enable_flows()
     home.enable_flows()
@@ -684,7 +713,8 @@ def test_outgoing_functions_are_called_for_a_flow_and_for_its_nodes(
     assert (["enqueue", "children"], "r-1") == (ways, run.result(0))
 
 
-def test_more_than_60_nodes_may_run_at_once(work: Work, fake: testing.Fake) -> None:
+@pytest.mark.slow
+def test_more_than_60_nodes_of_a_flow_may_run_at_once(work: Work, fake: testing.Fake) -> None:
     with work.app.flow("wide") as flow:
         nodes = [flow.add(work.call(n)) for n in range(70)]
         flow.add(work.call("sum", [node.value for node in nodes]))
@@ -696,7 +726,7 @@ def test_more_than_60_nodes_may_run_at_once(work: Work, fake: testing.Fake) -> N
     assert ["sum", list(range(70))] == run.result(0)
 
 
-def test_a_flow_waits_for_no_more_nodes_at_once_than_a_job_may(
+def test_the_job_of_a_wide_flow_waits_for_no_more_nodes_at_once_than_a_job_may_wait_for(
     work: Work, fake: testing.Fake
 ) -> None:
     with work.app.flow("wide") as flow:
@@ -712,9 +742,7 @@ def test_a_flow_waits_for_no_more_nodes_at_once_than_a_job_may(
     assert 50 < len(waits.split(",")) <= WAITS_MAX
 
 
-def test_the_children_of_a_flow_are_found_under_the_names_of_their_nodes(
-    work: Work, fake: testing.Fake
-) -> None:
+def test_the_children_of_a_flow_are_named_after_their_nodes(work: Work, fake: testing.Fake) -> None:
     run = work.diamond()
     fake.drain("flows")
     fake.drain("work")
@@ -729,14 +757,14 @@ def test_the_children_of_a_flow_are_found_under_the_names_of_their_nodes(
     ]
 
 
-def test_a_flow_that_is_called_without_a_job_is_refused(work: Work) -> None:
+def test_calling_the_flow_task_directly_without_a_job_is_refused(work: Work) -> None:
     task = work.app.tasks["rq_core.flow"]
     document = json.loads(chain(work.call(1)).job(queue="flows").args_json)
     with pytest.raises(NoCurrentJob):
         task(**document).send(None)
 
 
-def test_a_flow_that_waits_for_long_looks_seldom(
+def test_a_flow_that_waits_for_a_long_time_checks_its_children_rarely(
     work: Work, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each look adds an entry to the box of the flow's job. A box may have 10,000 entries."""
@@ -755,7 +783,7 @@ def test_a_flow_that_waits_for_long_looks_seldom(
     assert ["rq_core.flow.look", *(f"rq_core.flow.look#{n}" for n in (2, 3, 4))] == looks
 
 
-def test_a_node_that_cannot_be_enqueued_after_a_stop_fails_until_a_later_retry_can_enqueue_it(
+def test_a_stopped_node_that_a_retry_cannot_enqueue_fails_until_a_later_retry_can_enqueue_it(
     work: Work, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The code of the task may have changed between the stop and the retry."""

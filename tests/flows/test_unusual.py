@@ -55,7 +55,8 @@ def last_error(ran: list[testing.Ran]) -> str:
     return [each.error or "" for each in ran if each.task == "rq_core.flow"][-1]
 
 
-async def test_a_stop_after_a_call_that_cannot_be_made_ends_the_flow(
+@pytest.mark.slow
+async def test_a_flow_that_stopped_because_of_an_impossible_call_ends_and_begins_no_other_node(
     valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run after the stop does not know why the earlier run has stopped the other nodes. It must not begin them
@@ -110,7 +111,7 @@ def test_a_call_with_the_default_priority_overrides_the_priority_of_its_task(
     assert ["high", "normal"] == [each.priority for each in fake.enqueued("work")]
 
 
-def test_a_result_that_python_cannot_read_fails_the_node_that_takes_it(
+def test_a_node_fails_if_python_cannot_read_the_result_that_it_takes(
     app: App, fake: testing.Fake
 ) -> None:
     @app.task(queue="work", retry=ONCE)
@@ -127,7 +128,7 @@ def test_a_result_that_python_cannot_read_fails_the_node_that_takes_it(
     assert "succeeded" == alone.state()
 
 
-def test_keys_that_are_no_texts_are_refused_where_the_flow_is_declared(app: App) -> None:
+def test_keys_that_are_no_texts_are_refused_when_the_flow_is_declared(app: App) -> None:
     keys: Any = {"tenant": 3}
     with pytest.raises(InvalidOption, match="keys="):
         app.flow("keys").add(app.tasks["work"].call(1), keys=keys)
@@ -175,7 +176,7 @@ def test_a_placeholder_cannot_be_compared(app: App) -> None:
         {"max_attempts": False},
     ],
 )
-def test_a_flow_dies_at_once_if_the_graph_of_another_program_has_options_out_of_bounds(
+def test_a_flow_whose_graph_was_made_by_another_program_dies_at_once_if_an_option_is_out_of_bounds(
     app: App, fake: testing.Fake, options: dict[str, Any]
 ) -> None:
     document = json.loads(chain(app.tasks["work"].call(1)).job(queue="flows").args_json)
@@ -186,7 +187,7 @@ def test_a_flow_dies_at_once_if_the_graph_of_another_program_has_options_out_of_
     assert ("dead", True) == (ran.outcome, "a call has the option" in (ran.error or ""))
 
 
-def test_the_queues_of_a_wide_map_are_read_once_for_each_look(
+def test_each_check_of_a_wide_map_reads_the_queues_of_its_children_once(
     app: App, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each reading takes time for each child of the map."""
@@ -213,7 +214,7 @@ def test_the_queues_of_a_wide_map_are_read_once_for_each_look(
     assert list(range(200)) == run.result(0)
 
 
-def test_the_results_for_a_map_are_read_once_for_all_of_its_calls(
+def test_a_result_that_all_calls_of_a_map_take_is_read_once(
     app: App, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value, asked = running.FlowSteps._value, []
@@ -234,7 +235,7 @@ def test_the_results_for_a_map_are_read_once_for_all_of_its_calls(
     assert [[n, [list(range(50))] * 2] for n in range(50)] == run.result(0)
 
 
-def test_a_validator_that_raises_another_error_than_valueerror_fails_its_node(
+def test_a_validator_that_raises_an_unexpected_error_fails_its_node(
     app: App, fake: testing.Fake
 ) -> None:
     @app.task(queue="work", retry=ONCE)
@@ -248,7 +249,7 @@ def test_a_validator_that_raises_another_error_than_valueerror_fails_its_node(
     assert "dead" == ran[-1].outcome
 
 
-def test_a_task_that_is_unique_only_in_the_code_of_the_worker_fails_its_node(
+def test_a_node_fails_if_its_task_is_unique_in_the_code_of_the_worker(
     app: App, fake: testing.Fake
 ) -> None:
     """Otherwise the node would give way to another job, and be gone."""
@@ -267,7 +268,7 @@ def test_a_task_that_is_unique_only_in_the_code_of_the_worker_fails_its_node(
     )
 
 
-def test_a_process_reads_a_graph_once_and_reads_it_again_after_an_edit(app: App) -> None:
+def test_a_process_reads_the_graph_of_a_flow_again_only_after_an_edit(app: App) -> None:
     arguments = app.tasks["rq_core.flow"].arguments
     document: Any = {
         "name": "read", "on_failure": "drain", "kinds": [{"task": "work", "queue": "work"}],
@@ -283,7 +284,7 @@ def test_a_process_reads_a_graph_once_and_reads_it_again_after_an_edit(app: App)
     assert first.graph.nodes[0].calls[0].args["n"] == 1
 
 
-def test_a_retry_does_not_run_the_failed_jobs_of_a_map_that_is_done(
+def test_a_retry_of_a_flow_does_not_run_the_failed_jobs_of_a_completed_map_again(
     fake: testing.Fake, app: App
 ) -> None:
     ran: list[Any] = []

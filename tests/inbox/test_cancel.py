@@ -51,7 +51,9 @@ async def test_a_cancelled_row_is_deleted_when_the_transaction_commits_in_an_eve
     assert [] == committed(url)
 
 
-def test_a_cancel_keeps_the_row_of_another_queue_with_the_same_id(url: str, app: App) -> None:
+def test_cancelling_a_job_does_not_delete_a_row_with_the_same_id_in_another_queue(
+    url: str, app: App
+) -> None:
     with opened("session", url) as scene:
         app.tasks["send"].with_options(id="j-1").within(scene.connection).enqueue(1)
         assert "gone" == app.within(scene.connection).cancel(app.handle_by_id("other", "j-1"))
@@ -60,7 +62,9 @@ def test_a_cancel_keeps_the_row_of_another_queue_with_the_same_id(url: str, app:
     assert 1 == len(committed(url))
 
 
-def test_a_row_whose_batch_a_relay_has_begun_to_send_is_not_cancelled(url: str, app: App) -> None:
+def test_a_row_in_a_batch_that_a_relay_has_begun_to_send_cannot_be_cancelled(
+    url: str, app: App
+) -> None:
     """Checks that the row stays. Its job may already be in Redis."""
     send = app.tasks["send"]
     with opened("session", url) as scene:
@@ -86,7 +90,7 @@ def test_a_row_whose_batch_a_relay_has_begun_to_send_is_not_cancelled(url: str, 
     assert [sent.id] == [row.job_id for row in committed(url)]
 
 
-def test_a_row_that_a_relay_takes_while_a_cancel_waits_is_not_cancelled(
+def test_a_row_that_a_relay_takes_while_a_cancel_waits_for_a_lock_is_not_cancelled(
     pg_url: str, app: App
 ) -> None:
     """Checks that the cancel waits until the relay has committed its batch, and then leaves the row."""
@@ -123,7 +127,9 @@ def test_a_row_that_a_relay_takes_while_a_cancel_waits_is_not_cancelled(
     assert [row] == committed(pg_url)
 
 
-def test_a_relay_leaves_out_a_row_that_a_transaction_is_cancelling(pg_url: str, app: App) -> None:
+def test_a_relay_leaves_out_a_row_that_an_open_transaction_has_cancelled(
+    pg_url: str, app: App
+) -> None:
     relay = RelaySession(pg_url)
     with opened("session", pg_url) as scene:
         handle = app.tasks["send"].within(scene.connection).enqueue(1)
@@ -140,7 +146,7 @@ def test_a_relay_leaves_out_a_row_that_a_transaction_is_cancelling(pg_url: str, 
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
-def test_a_transaction_that_does_not_see_new_commits_cannot_cancel_a_job(
+def test_a_transaction_at_an_isolation_level_above_read_committed_cannot_cancel_a_job(
     pg_url: str, app: App, level: str
 ) -> None:
     engine: Any = create_engine(pg_url, isolation_level=level)

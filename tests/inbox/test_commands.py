@@ -30,7 +30,7 @@ def printed(*words: str) -> str:
     return result.stdout
 
 
-def test_the_inbox_commands_hand_rows_over_and_manage_parked_rows(
+def test_the_inbox_commands_hand_rows_over_and_show_and_change_parked_rows(
     stage: Stage,
 ) -> None:
     url = stage.database_url
@@ -190,13 +190,13 @@ def proves(stage: Stage, tmp_path: Path) -> Iterator[Callable[[], Comparison]]:
     database.close()
 
 
-def test_the_audit_log_has_an_event_for_each_row_that_a_relay_handed_over(
+def test_the_audit_log_has_an_event_for_each_row_that_a_relay_has_handed_over(
     proves: Callable[[], Comparison],
 ) -> None:
     assert proves() == Comparison(QUEUE, 3, 3, None)
 
 
-def test_the_comparison_finds_counts_of_handed_over_rows_that_were_altered(
+def test_the_comparison_finds_an_altered_count_of_handed_over_rows(
     stage: Stage, proves: Callable[[], Comparison]
 ) -> None:
     stage.sql("UPDATE rqc_relay SET relayed = relayed + 1")
@@ -205,7 +205,7 @@ def test_the_comparison_finds_counts_of_handed_over_rows_that_were_altered(
     assert proves().finding == MORE
 
 
-def test_the_comparison_finds_a_row_that_was_inserted_again_after_its_batch(
+def test_the_comparison_finds_a_row_that_was_inserted_again_after_it_was_handed_over(
     stage: Stage, proves: Callable[[], Comparison]
 ) -> None:
     assert stage.drain() == ["a", "b", "c"]

@@ -24,9 +24,7 @@ def test_each_row_becomes_one_job_though_the_relay_is_killed_at_any_point(
 
 
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: point.name)
-def test_a_relay_that_is_suspended_and_resumed_hands_no_row_over_twice(
-    stage: Stage, point: Point
-) -> None:
+def test_a_suspended_relay_that_resumes_hands_no_row_over_twice(stage: Stage, point: Point) -> None:
     stop_at(stage, point)
 
 

@@ -106,7 +106,7 @@ def test_an_enqueue_outside_an_atomic_block_is_refused(
     assert [] == committed(url)
 
 
-def test_a_program_that_turns_autocommit_off_commits_its_rows_itself(
+def test_a_django_program_without_autocommit_commits_its_rows_itself(
     url: str, app: App, alias: Callable[[str], None], woken: list[Any]
 ) -> None:
     alias(url)

@@ -116,7 +116,7 @@ def test_the_doctor_reports_that_redis_lacks_the_last_batch(stage: Stage, lost: 
     assert found(stage) == [], "the relay went on"
 
 
-def test_the_doctor_reports_no_finding_for_an_old_slot_that_redis_forgot(
+def test_the_doctor_reports_nothing_about_an_old_call_slot_that_redis_has_forgotten(
     stage: Stage,
 ) -> None:
     stage.insert("a")
@@ -134,7 +134,7 @@ def test_the_doctor_reports_no_finding_for_a_batch_that_has_not_arrived_yet(stag
     assert found(stage) == []
 
 
-def test_the_doctor_reports_a_lost_slot_of_a_working_relay(
+def test_the_doctor_reports_that_redis_lacks_the_call_slot_of_a_working_relay(
     stage: Stage,
 ) -> None:
     stage.insert("a")
@@ -149,7 +149,7 @@ def test_the_doctor_reports_a_lost_slot_of_a_working_relay(
     assert "Redis has nothing of the relay's last slot" in says
 
 
-def test_the_doctor_reports_only_the_parked_row_of_a_batch_that_redis_refused(
+def test_if_redis_refused_a_batch_the_doctor_reports_only_the_parked_row(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.insert("a")

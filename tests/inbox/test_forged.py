@@ -97,6 +97,7 @@ def test_the_comparison_finds_a_batch_that_was_altered(
     assert finding() == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "forgery",
     [
@@ -104,7 +105,7 @@ def test_the_comparison_finds_a_batch_that_was_altered(
         "relayed = 'many'", "duplicate = 1.5",
     ],
 )  # fmt: skip
-def test_an_unreadable_row_of_a_relay_stops_only_its_queue(
+def test_an_unreadable_row_in_the_table_of_relays_stops_only_its_own_queue(
     stage: Stage,
     finding: Callable[[], str | None],
     caplog: pytest.LogCaptureFixture,
@@ -192,7 +193,7 @@ def test_the_comparison_finds_a_row_that_was_added_to_a_batch_by_hand(
     assert finding() == LESS
 
 
-def test_the_comparison_finds_that_a_slot_was_deleted_in_redis(
+def test_the_comparison_finds_that_the_call_slot_of_a_relay_was_deleted_in_redis(
     stage: Stage, finding: Callable[[], str | None]
 ) -> None:
     key, slot = queue_keys(QUEUE)("slots"), stage.relay_row().slot

@@ -21,7 +21,7 @@ def test_an_inbox_does_not_grow_with_the_rows_that_it_handed_over(
 
 
 @pytest.mark.slow
-def test_a_relay_hands_all_rows_over_whether_parked_rows_exist_or_not(
+def test_a_relay_hands_over_all_rows_of_an_inbox_with_and_without_parked_rows(
     tmp_path: Path, valkey_url: str
 ) -> None:
     """Checks an inbox with 1,000 parked rows, and one without. Speeds are not compared."""
@@ -30,7 +30,7 @@ def test_a_relay_hands_all_rows_over_whether_parked_rows_exist_or_not(
     assert all(best >= median > 0 for best, median in found.jobs_per_s)
 
 
-def test_an_inbox_that_grows_or_a_slow_relay_fails_the_check() -> None:
+def test_the_growth_check_fails_if_an_inbox_grows_or_a_relay_is_slow() -> None:
     def holds(*, autovacuum: bool = False, **sizes: list[int]) -> bool:
         return Growth("postgresql", 10, sizes, autovacuum, [1, 1], 1.0).holds
 

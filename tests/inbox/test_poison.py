@@ -14,7 +14,7 @@ NOT_UTF_8 = "CAST(x'7bff7d' AS TEXT)"
 
 @pytest.mark.parametrize("packed", [None, "{}"], ids=["plain", "packed"])
 @pytest.mark.parametrize("created_at", ["yesterday", 1_764_126_000])
-def test_a_row_without_a_valid_time_counts_as_new(
+def test_a_row_with_an_invalid_insert_time_is_handed_over_as_a_new_row(
     stage: Stage, packed: str | None, created_at: Any
 ) -> None:
     stage.insert("a", packed=packed, created_at=created_at)
@@ -22,7 +22,7 @@ def test_a_row_without_a_valid_time_counts_as_new(
     assert stage.drain() == ["a"]
 
 
-def test_a_row_with_an_infinite_time_does_not_delay_other_rows(on_postgres: Stage) -> None:
+def test_a_row_with_an_infinite_insert_time_does_not_delay_other_rows(on_postgres: Stage) -> None:
     on_postgres.insert("a", created_at="infinity")
     on_postgres.insert("b", created_at="-infinity", packed=None)
     on_postgres.hand_over()
@@ -49,7 +49,7 @@ def test_a_row_with_a_text_that_is_not_utf_8_is_parked(
     assert stage.rows() == []
 
 
-def test_two_rows_with_the_same_place_in_line_can_both_be_parked(stage: Stage) -> None:
+def test_two_rows_with_the_same_row_id_can_both_be_parked(stage: Stage) -> None:
     """Checks an id that the database gives twice, as after an operator has emptied the inbox."""
     for job in ("a", "b"):
         stage.insert(job, id=7, args="{")

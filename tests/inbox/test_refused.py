@@ -161,7 +161,7 @@ def jobs_of(path: str) -> list[NewJob]:
     ]
 
 
-def test_rows_store_unique_names_caps_deadlines_windows_results_and_delays(
+def test_rows_store_every_option_of_their_jobs(
     rich: App, connection: sqlite3.Connection, path: str
 ) -> None:
     tasks = rich.tasks
@@ -201,7 +201,7 @@ def test_an_id_may_be_used_in_two_queues_of_one_inbox(
     assert ["a", "b"] == [row.queue for row in committed(path)]
 
 
-def test_a_database_role_needs_the_documented_rights_and_no_other_rights(
+def test_the_documented_rights_of_a_database_role_suffice_and_none_is_superfluous(
     pg_url: str, rich: App
 ) -> None:
     url = make_url(pg_url)
@@ -244,7 +244,7 @@ def test_enqueue_and_cancel_work_in_a_pipeline_of_psycopg(pg_url: str, rich: App
     assert ['{"tenant":"b"}'] == [row.args for row in committed(pg_url)]
 
 
-def test_a_row_of_a_job_that_is_enqueued_by_name_stores_its_options(
+def test_a_row_that_was_enqueued_by_name_stores_the_given_options(
     rich: App, connection: sqlite3.Connection, path: str
 ) -> None:
     within = rich.within(connection)
@@ -270,7 +270,7 @@ def test_a_row_of_a_job_that_is_enqueued_by_name_stores_its_options(
     }  # fmt: skip
 
 
-def test_a_job_of_a_known_task_is_packed_though_it_is_enqueued_by_name(
+def test_a_job_that_is_enqueued_by_name_is_packed_if_the_app_knows_its_task(
     rich: App, connection: sqlite3.Connection, path: str
 ) -> None:
     handle = rich.within(connection).enqueue("mail", "limited", {"tenant": "a"}, priority="high")
@@ -333,7 +333,7 @@ async def test_the_error_of_a_blocking_method_on_an_async_connection_names_the_a
                 getattr(waiting, "flush")  # noqa: B009
 
 
-def test_a_fork_inside_a_transaction_does_not_affect_the_row_of_the_parent(
+def test_a_fork_of_the_process_inside_a_transaction_does_not_affect_the_row_of_the_parent_process(
     url: str, rich: App
 ) -> None:
     """Checks that the child process can enqueue over its own connection, and never uses its parent's."""

@@ -23,7 +23,7 @@ from tests.kit.wait import wait_until
 # Numbers.
 
 
-def test_each_relay_uses_a_slot_of_its_own_each_day(stage: Stage) -> None:
+def test_each_relay_uses_its_own_call_slot_and_a_new_slot_each_day(stage: Stage) -> None:
     now = [1_000_000.0]
     slots: list[tuple[str | None, int | None]] = []
     for _ in range(2):
@@ -76,7 +76,7 @@ def test_another_relay_sends_a_batch_that_has_had_no_answer_for_five_seconds(
     assert stage.drain() == ["a"]
 
 
-def test_an_answer_to_one_batch_does_not_end_the_next_batch(stage: Stage) -> None:
+def test_a_late_answer_to_one_batch_does_not_end_the_next_batch(stage: Stage) -> None:
     """Checks a relay that is suspended after Redis has answered. Another relay ends this batch, and sends the
     next one."""
     stage.insert("a")
@@ -177,7 +177,7 @@ def test_only_the_refused_row_of_a_refused_call_is_parked(
     assert stage.drain() == ["a", "c"]
 
 
-def test_only_the_rows_of_a_refused_call_stay_for_another_batch(
+def test_if_redis_refuses_one_call_of_a_batch_only_its_rows_stay_for_another_batch(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks a batch of three calls. Redis refuses the second call once."""
@@ -253,7 +253,7 @@ def test_a_relay_sends_rows_of_a_database_that_was_set_back_under_new_numbers(
     assert stage.drain() == ["a", "b"], "their jobs had ended, and the log says so"
 
 
-def test_a_batch_with_an_old_call_number_is_refused_and_sent_again(
+def test_a_batch_with_an_outdated_call_number_is_refused_and_its_rows_are_sent_again(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Checks a batch with an old call number. Redis never carries out a call with an old number."""
@@ -293,7 +293,7 @@ def test_a_relay_refuses_a_copied_inbox_until_an_operator_decides(
     assert stage.drain() == ["c"]
 
 
-def test_the_relay_hands_over_the_rows_of_a_moved_inbox(stage: Stage) -> None:
+def test_a_relay_hands_over_the_rows_of_an_inbox_that_was_moved(stage: Stage) -> None:
     stage.insert("a")
     stage.sql("UPDATE rqc_inbox_place SET place = 'file 1/1'")
     place.move_inbox(stage.session)
@@ -304,7 +304,7 @@ def test_the_relay_hands_over_the_rows_of_a_moved_inbox(stage: Stage) -> None:
 # The service.
 
 
-def test_a_token_that_names_a_queue_causes_a_turn_without_a_search_for_queues(
+def test_a_wake_token_that_names_a_queue_lets_the_relay_serve_it_without_a_search_for_queues(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks also a token with an unknown queue name, which any client of Redis may push. No row is created for this

@@ -96,6 +96,7 @@ def test_a_relay_works_through_a_pooler_that_shares_one_connection_among_clients
         stage.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_start", [True, False])
 def test_a_relay_tries_again_after_a_lock_timeout(
     on_postgres: Stage, caplog: pytest.LogCaptureFixture, at_start: bool
@@ -182,7 +183,7 @@ def test_no_statement_of_a_relay_reads_parked_rows_or_a_whole_table(
                 assert "Seq Scan on rqc_inbox" not in plan, f"{name}\n{plan}"
 
 
-def test_a_batch_is_read_by_an_index_despite_outdated_statistics(
+def test_a_relay_reads_a_batch_by_an_index_even_if_the_statistics_of_postgresql_are_outdated(
     on_postgres: Stage,
 ) -> None:
     """Checks the query plan. Without the index, PostgreSQL sorted all rows of the queue for each batch: 10 ms for

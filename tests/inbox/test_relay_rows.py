@@ -42,7 +42,7 @@ def test_a_relay_applies_the_options_of_a_row_that_an_sql_insert_wrote(
     assert stage.drain() == ["a", "late"]
 
 
-def test_a_row_without_packed_data_gets_the_lane_of_the_policy_that_workers_registered(
+def test_a_row_without_packed_data_gets_its_lane_from_the_registered_policy(
     stage: Stage,
 ) -> None:
     with App(stage.redis_url) as app:
@@ -102,7 +102,7 @@ def test_a_row_with_an_invalid_job_id_is_parked(stage: Stage) -> None:
     assert "job name 'no id' is not valid" in stage.parked()["no id"]
 
 
-def test_a_row_whose_rejection_would_reach_no_producer_is_parked(stage: Stage) -> None:
+def test_a_row_is_parked_if_no_producer_would_learn_that_its_job_was_rejected(stage: Stage) -> None:
     with App(stage.redis_url) as app:
 
         @app.task(queue=QUEUE, name="send", caps=[Cap(1, on_full="reject")])
@@ -114,7 +114,7 @@ def test_a_row_whose_rejection_would_reach_no_producer_is_parked(stage: Stage) -
     assert "no producer would hear of that" in stage.parked()["a"]
 
 
-def test_duplicates_and_held_names_are_counted_and_a_mismatch_is_parked(
+def test_a_relay_counts_duplicates_and_held_names_and_parks_a_row_whose_arguments_do_not_match_its_key(
     stage: Stage,
 ) -> None:
     with App(stage.redis_url) as app:
@@ -170,7 +170,7 @@ def test_large_rows_are_sent_in_calls_of_limited_size(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("gone", [0, 3])
-def test_a_flush_between_calls_is_noticed_though_rows_of_a_call_are_deleted(
+def test_a_relay_notices_a_flush_between_two_calls_of_a_batch_even_if_rows_of_a_call_were_deleted(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, gone: int
 ) -> None:
     """Checks a batch of four calls that is sent again, after all rows of its first or last call were deleted."""

@@ -191,7 +191,7 @@ def test_the_rights_of_a_producer_suffice_to_enqueue_and_cancel_in_an_inbox(
 
 
 @one_engine
-def test_a_program_that_has_only_the_right_to_insert_can_enqueue(
+def test_a_program_with_only_the_right_to_insert_can_enqueue(
     on_schema: Stage, superuser: psycopg.Connection, as_sql: AsSql
 ) -> None:
     url = as_sql("producer")

@@ -102,7 +102,9 @@ def test_breakers_count_the_failures_of_jobs_from_an_inbox(app: App, url: str) -
     assert (scope.use.standing, scope.waiting) == ("paused", 2)
 
 
-def test_a_delay_and_a_deadline_count_from_the_insert_into_the_inbox(app: App, url: str) -> None:
+def test_the_delay_and_the_deadline_of_a_job_count_from_the_insert_into_the_inbox(
+    app: App, url: str
+) -> None:
     plain = app.tasks["plain"]
     engine = create_engine(url)
     with Session(engine) as session, session.begin():

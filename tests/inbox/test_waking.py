@@ -216,7 +216,7 @@ async def test_state_async_returns_inbox_for_a_job_in_the_inbox(app: App, path: 
     await asyncio.get_running_loop().shutdown_default_executor()
 
 
-def test_the_state_of_a_job_whose_row_is_parked_is_parked(app: App, path: str) -> None:
+def test_a_job_whose_row_is_parked_has_the_state_parked(app: App, path: str) -> None:
     engine = create_engine(path)
     with engine.begin() as connection:
         connection.execute(

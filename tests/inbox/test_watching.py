@@ -111,7 +111,7 @@ def test_metrics_alerts_and_causes_show_rows_of_an_inbox_on_postgres(on_postgres
     counts_and_alerts(on_postgres)
 
 
-def test_the_cause_of_waiting_rows_says_whether_a_batch_is_stuck(stage: Stage) -> None:
+def test_the_cause_about_waiting_rows_says_whether_a_batch_is_stuck(stage: Stage) -> None:
     stage.insert("a")
     stage.age_rows(240)
     stage.sql(ON_ITS_WAY, QUEUE)
@@ -123,7 +123,7 @@ def test_the_cause_of_waiting_rows_says_whether_a_batch_is_stuck(stage: Stage) -
     assert said(stage)["RqCoreInboxWaits"].endswith("; a relay hands them over")
 
 
-def test_a_read_of_the_inbox_counts_no_more_rows_than_its_bound(
+def test_metrics_and_causes_count_no_more_rows_of_an_inbox_than_a_bound(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "ROWS_MAX", 3)
@@ -155,7 +155,7 @@ def test_a_read_of_the_inbox_shows_the_parked_rows_of_each_queue(
         assert [all_four(found, queue)[2] for queue in "ab"] == [watching.PARKED_MAX, 1]
 
 
-def test_a_read_of_the_inbox_covers_no_more_queues_than_its_bound(
+def test_metrics_and_causes_cover_no_more_queues_of_an_inbox_than_a_bound(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "QUEUES_MAX", 2)

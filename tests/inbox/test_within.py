@@ -211,7 +211,7 @@ def use_ids(url: str, app: App, count: int) -> None:
 
 
 @pytest.mark.parametrize("kind", SYNC)
-def test_an_enqueue_raises_an_error_if_other_rows_have_its_ids(
+def test_an_enqueue_raises_an_error_if_existing_rows_have_the_row_ids_that_it_would_get(
     kind: str, pg_url: str, app: App
 ) -> None:
     use_ids(pg_url, app, 10)
@@ -226,7 +226,7 @@ def test_an_enqueue_raises_an_error_if_other_rows_have_its_ids(
     assert 11 == len(committed(pg_url))
 
 
-def test_an_enqueue_succeeds_though_the_sequence_of_ids_is_a_little_behind(
+def test_an_enqueue_succeeds_though_the_sequence_of_row_ids_is_a_little_behind(
     pg_url: str, app: App
 ) -> None:
     send = app.tasks["send"]
@@ -304,7 +304,7 @@ async def test_missing_tables_are_reported_in_an_event_loop(
 
 
 @pytest.mark.parametrize("kind", ASYNC)
-async def test_enqueue_async_raises_an_error_if_other_rows_have_its_ids(
+async def test_enqueue_async_raises_an_error_if_existing_rows_have_the_row_ids_that_it_would_get(
     kind: str, pg_url: str, app: App
 ) -> None:
     use_ids(pg_url, app, 10)
@@ -316,7 +316,7 @@ async def test_enqueue_async_raises_an_error_if_other_rows_have_its_ids(
     assert 10 == len(committed(pg_url))
 
 
-async def test_a_session_inside_run_sync_is_used_like_a_blocking_session(
+async def test_the_session_that_run_sync_passes_is_used_like_a_blocking_session(
     url: str, app: App
 ) -> None:
     async with opened_async("async session", url) as scene:

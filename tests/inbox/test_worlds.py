@@ -18,7 +18,7 @@ state."""
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", Kind)
-def test_each_committed_row_becomes_one_job_in_any_order_of_the_steps_of_relays(
+def test_each_committed_row_becomes_one_job_whatever_the_order_of_the_steps_of_several_relays(
     stage: Stage, kind: Kind, seed: int
 ) -> None:
     outcome = run_world(stage, kind, seed)
@@ -27,7 +27,7 @@ def test_each_committed_row_becomes_one_job_in_any_order_of_the_steps_of_relays(
     assert outcome.actions["kill"]
 
 
-def test_a_relay_that_confuses_the_answers_to_its_batches_fails_in_some_order(
+def test_the_test_of_random_orders_finds_a_relay_that_confuses_answers_to_its_batches(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Number, "__eq__", lambda *_: True)

@@ -21,7 +21,12 @@ NODE_TIMEOUT_MS = 1_500
 FORMED_S = 30.0
 FAILOVER_S = 20.0
 MIGRATE_MS = 20_000
-RESET = {"cluster-require-full-coverage": "no", "cluster-replica-no-failover": "no"}
+RESET = {
+    "cluster-require-full-coverage": "no",
+    "cluster-replica-no-failover": "no",
+    "cluster-replica-validity-factor": "10",
+    "masterauth": "",
+}
 """The settings that a test may change on all nodes, with the values that are restored before the next test."""
 
 
@@ -217,6 +222,37 @@ class RedisCluster:
             return len(owners) == 1 and owners <= {server.port for server in others}
 
         return promoted
+
+    def cut_replica_off(self, primary: RedisServer) -> RedisServer:
+        """Break the link between a primary and its replica, and return the replica. It keeps the data that it has now.
+
+        The replica may still replace the primary: the shard then loses what it acknowledged after this call.
+        `let_replicate` ends this.
+        """
+        replica = self.shard_of(primary)[1]
+        # The primary has no password, so it refuses a replica that sends one.
+        self.ask(replica, "CONFIG", "SET", "masterauth", "unknown")
+        self.ask(replica, "CONFIG", "SET", "cluster-replica-validity-factor", 0)
+        self.ask(primary, "CLIENT", "KILL", "TYPE", "replica")
+        wait_until(lambda: not self._level(replica), "the link is broken")
+        return replica
+
+    def let_replicate(self, server: RedisServer) -> None:
+        """Let a server be a replica again after `cut_replica_off`."""
+        for name in ("masterauth", "cluster-replica-validity-factor"):
+            self.ask(server, "CONFIG", "SET", name, RESET[name])
+
+    def take_over(self, replica: RedisServer) -> None:
+        """Promote a replica without the votes of the other primaries, as an operator does when most of these are down.
+
+        Without this call, the primaries that are left elect the replica if they are most of all primaries.
+        """
+        self.ask(replica, "CLUSTER", "FAILOVER", "TAKEOVER")
+
+    def all_know(self, key: str, primary: RedisServer) -> bool:
+        """Return whether all running nodes take this server for the primary of the key's slot."""
+        slot = slot_of(key)
+        return all(self._owner(each, slot) == primary.port for each in self.servers if each.running)
 
     @contextlib.contextmanager
     def cutting_off(self, server: RedisServer) -> Iterator[None]:

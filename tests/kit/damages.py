@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from rq_core.model.headers import FORK_HEADER, PARENT_HEADER
 from rq_core.model.job import profile
 from rq_core.model.recurrence import recurrence
 from rq_core.model.result_encoding import pack_result
@@ -25,6 +26,10 @@ THROTTLED = "t/user=9"
 """The unique name of a job that has ended, which a throttle window still holds."""
 HELD = "t/user=8"
 """The unique name of a waiting job."""
+ORIGIN = "9f3a0b1c9f3a0b1c 3 2 o-1"
+"""The header of the waiting job ``waits``, which is a fork."""
+PARENT = "rq_core.child.3.0 imports import-7 9f3a0b1c9f3a0b1c pages"
+"""The header of the same job that names its parent: it is a child, too."""
 
 
 class Damage(NamedTuple):
@@ -60,7 +65,9 @@ def fill(seed: Seed) -> None:
     seed.cap("tenant", 3)
     seed.cap(RATE, "1/10000ms/1")
     timed = profile("t", timeout_ms=5_000)
-    seed.enqueue(seed.job("waits", args_json='{"to":"a@b.c"}')._replace(profile=timed))
+    headers = f'{{"{FORK_HEADER}":"{ORIGIN}","{PARENT_HEADER}":"{PARENT}"}}'
+    waits = seed.job("waits", args_json='{"to":"a@b.c"}')
+    seed.enqueue(waits._replace(profile=timed, headers_json=headers))
     seed.enqueue("rated", "rated-too", scopes=[f"{RATE}=h"], priority="critical")
     seed.complete(seed.claim_one("rated"))
     seed.running("runs", scopes=["tenant=a"])
@@ -219,6 +226,44 @@ DAMAGES = {
     "no timeout": Damage(
         _replace("jobs", "waits", ',"timeout_ms":5000', ""),
         "the digest of its arguments and its timeout", is_mended=False
+    ),
+    "a fork that goes on behind fewer steps": Damage(
+        _replace("jobs", "waits", ORIGIN, ORIGIN.replace("3 2", "2 1")),
+        f"its header {FORK_HEADER}", is_mended=False,
+    ),
+    "a fork that begins at its first step": Damage(
+        _replace("jobs", "waits", f'"{FORK_HEADER}":"{ORIGIN}",', ""),
+        f"its header {FORK_HEADER}", is_mended=False,
+    ),
+    "a job that was made a fork": Damage(
+        _replace("jobs", "late", '{"task"', f'{{"headers":{{"rq-core\\u002dfork":"{ORIGIN}"}},"task"'),
+        f"its header {FORK_HEADER}", is_mended=False,
+    ),
+    "a child of another parent": Damage(
+        _replace("jobs", "waits", PARENT, PARENT.replace("import-7", "import-8")),
+        f"its header {PARENT_HEADER}", is_mended=False,
+    ),
+    "a child without a parent": Damage(
+        _replace("jobs", "waits", f',"{PARENT_HEADER}":"{PARENT}"', ""),
+        f"its header {PARENT_HEADER}", is_mended=False,
+    ),
+    "more attempts": Damage(
+        _replace("jobs", "late", '{"task"', '{"attempts":9,"task"'),
+        "its JSON allows 9 attempts, and the job has 3", is_mended=False,
+    ),
+    "as many attempts as the task has": Damage(
+        _replace("jobs", "late", '{"task"', '{"attempts":0,"task"'),
+        "its JSON allows the task's attempts, and the job has 3", is_mended=False,
+    ),
+    "as many losses as the task has": Damage(
+        _replace("jobs", "late", '{"task"', '{"losses":0,"task"'),
+        "its JSON and its max_losses, 3, differ in whether the task decides", is_mended=False,
+    ),
+    "more attempts in the line": Damage(
+        _replace("state", "late", "task=t ", "task=t attempts=9 "), "attempts=9, 3 by the log"
+    ),
+    "more losses in the line": Damage(
+        _replace("state", "late", "task=t ", "task=t losses=9 "), "losses=9, 3 by the log"
     ),
     "arguments that cannot be read": Damage(
         _replace("jobs", "waits", '"task"', '"tusk"'), "its JSON cannot be read", is_mended=False

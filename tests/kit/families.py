@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 from unittest import mock
@@ -63,7 +63,6 @@ class _Home:
     def __init__(self, family: Family, context: JobContext) -> None:
         self._family = family
         self._context = context
-        self._asked = 0
         self.calls = StepCalls(Surroundings(), _NO_VALUES, is_async=False)
 
     async def lease(self) -> None:
@@ -79,19 +78,21 @@ class _Home:
         return self._family.client.run(plan)
 
     async def save(self, records: Sequence[Saving]) -> SaveAnswer:
+        if any(record.what == "wait" for record in records):
+            # The children are enqueued, and Redis does not have the wait.
+            self._family.at("before it waits")
         found: SaveAnswer = self._family.run(save(PARENTS, WORKER, records))
         return found
 
     async def ask(self, plan: Callable[[Operations], Any]) -> Any:
-        self._asked += 1
-        if self._asked == 2 and self._context.claim == 1:
-            # The first call has enqueued the children.
-            self._family.at("before it looks")
         return self._family.run(plan(self._family.client.calls))
 
     async def park(self, entry: int) -> None:
         self._family.at("before it parks")
         raise Parking((entry,))
+
+    async def finish(self, saving: Coroutine[Any, Any, Any]) -> Any:
+        return await saving
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:

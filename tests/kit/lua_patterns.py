@@ -23,6 +23,8 @@ _CLASSES: Final = {
     "%S": r"\S",
 }
 _ESCAPES: Final = {r"\n": "\n", r"\r": "\r", r"\\": "\\"}
+_SIGNS: Final = ("redis.call(", "local ")
+"""A string literal with one of these texts is Lua."""
 _LETTERS: Final = "q0 -"
 _OPERANDS: Final = ("", "q")
 """Texts that replace the unknown operands with which a pattern is joined at run time."""
@@ -45,7 +47,10 @@ def lua_texts(*folders: Path) -> Iterator[tuple[str, str]]:
         for path in sorted(folder.rglob("*.lua")):
             yield path.name, path.read_text()
         for path in sorted(folder.rglob("*.py")):
-            tree = ast.parse(path.read_text())
+            source = path.read_text()
+            if not any(sign in source for sign in _SIGNS):
+                continue
+            tree = ast.parse(source)
             inner = {
                 part
                 for node in ast.walk(tree)
@@ -57,7 +62,7 @@ def lua_texts(*folders: Path) -> Iterator[tuple[str, str]]:
                 text = "".join(
                     str(part.value) if isinstance(part, ast.Constant) else "q" for part in parts
                 )
-                if "redis.call(" in text or "local " in text:
+                if any(sign in text for sign in _SIGNS):
                     yield path.name, text
 
 

@@ -4,6 +4,7 @@ A test with the fixture of an engine or a database runs on each of them. A `conf
 `run_once` if further runs would prove nothing more, and `slow_again` if they would prove little more.
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -23,7 +24,8 @@ def run_once(items: list[pytest.Item], where: Path, is_once: Callable[[str, str]
     A test is chosen if ``is_once(file, test)`` is true. The name ``test`` includes the parameters. Call this function
     in `pytest_collection_modifyitems`.
     """
-    items[:] = [item for item in items if _is_first(item) or not _is_named(item, where, is_once)]
+    place = str(where)
+    items[:] = [item for item in items if _is_first(item) or not _is_named(item, place, is_once)]
 
 
 def slow_again(items: list[pytest.Item], where: Path, is_slow: Callable[[str, str], bool]) -> None:
@@ -31,15 +33,21 @@ def slow_again(items: list[pytest.Item], where: Path, is_slow: Callable[[str, st
 
     `scripts/test` then runs each once, and CI runs it on all of them. The arguments are those of `run_once`.
     """
+    place = str(where)
     for item in items:
-        if not _is_first(item) and _is_named(item, where, is_slow):
+        if _is_named(item, place, is_slow) and not _is_first(item):
             item.add_marker("slow")
 
 
-def _is_named(item: pytest.Item, where: Path, is_once: Callable[[str, str], bool]) -> bool:
-    return item.path.is_relative_to(where) and is_once(item.path.name, item.name)
+def _is_named(item: pytest.Item, where: str, is_once: Callable[[str, str], bool]) -> bool:
+    # Each process of a run asks this of each test, and pathlib compares paths ten times as slowly.
+    path = str(item.path)
+    within = path == where or path.startswith(where + os.sep)
+    return within and is_once(item.path.name, item.name)
 
 
 def _is_first(item: pytest.Item) -> bool:
-    params = item.callspec.params if hasattr(item, "callspec") else {}
+    if not hasattr(item, "callspec"):
+        return True
+    params = item.callspec.params
     return all(params.get(name, first) == first for name, first in FIRST.items())

@@ -52,8 +52,10 @@ class Mode(StrEnum):
 class Proxy(DoorKeeper):
     """Relays connections to a server on loopback, on a thread of its own. Use it in a ``with`` statement."""
 
-    def __init__(self, port: int, seed: int = 0) -> None:
+    def __init__(self, port: int, seed: int = 0, late_s: float = 0.0) -> None:
+        """``late_s``: seconds by which all data arrive late in each direction, whatever the mode."""
         super().__init__("proxy")
+        self._late_s = late_s
         self._target = port
         self._draw = random.Random(seed)
         self._mode = Mode.PLAIN
@@ -146,6 +148,8 @@ class Proxy(DoorKeeper):
         await self._never.wait()
 
     async def _pass_on(self, data: bytes, writer: asyncio.StreamWriter) -> None:
+        if self._late_s:
+            await asyncio.sleep(self._late_s)
         if self._mode is Mode.DELAY:
             self.taken += 1
             await asyncio.sleep(self._draw.uniform(*DELAY_S))

@@ -281,7 +281,7 @@ def fail(seed: Seed) -> Scene:
     held, refused = _held(seed)
     how = [("retry", 0), ("final", 0), ("retry", 0), ("retry", 5_000), ("retry", 0)]
     each = [
-        (*pair, verdict, delay_ms, "broken", ERROR)
+        (*pair, verdict, delay_ms, "broken", ERROR, "", "")
         for pair, (verdict, delay_ms) in zip([*held, *refused], [*how, how[0], how[0]], strict=True)
     ]
     return Scene("fail", _slotted(worker=WORKER), each)
@@ -302,7 +302,7 @@ def rollback(seed: Seed) -> Scene:
     pairs = [*running, (unwanted.id, unwanted.fence), *capped, ("waiting", NO_FENCE)]
     lanes = dict.fromkeys(("h-2", "c-2"), "2+task=c+tenant=z")
     each = [
-        (*pair, reason, "null", lanes.get(pair[0], ""), 0)
+        (*pair, reason, "null", lanes.get(pair[0], ""), 0, "", "")
         for pair, reason in zip(pairs, reasons, strict=True)
     ]
     limits = {"backoff_ms": 1_000, "backoff_max_ms": 60_000, "unknown_max": 2}

@@ -65,7 +65,10 @@ class Seed:
         transport: Transport | None = None,
     ) -> None:
         self._meet(queue)
-        self.control = redis.Redis.from_url(url, decode_responses=True)
+        # Some tests send thousands of commands: to take a connection from a pool for each would cost as much again.
+        self.control = redis.Redis.from_url(
+            url, decode_responses=True, single_connection_client=True
+        )
         self._real_clock = real_clock
         self.clock = Clock(self.control, START_MS, running=not real_clock)
         self.calls = Operations(Delivery(url=url, name=name, scripts=scripts, patience=patience))
@@ -223,7 +226,7 @@ class Seed:
         worker: str = WORKER,
         lane: str = "",
         delay_ms: int = 0,
-        **limits: int,
+        **limits: Any,
     ) -> dict[str, str]:
         records = [(h[1], h[2]) if isinstance(h, Claim) else h for h in held]
         return self.client.run(

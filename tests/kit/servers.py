@@ -20,6 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+import hiredis
 import psycopg
 import redis
 from psycopg import sql
@@ -73,6 +74,11 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - mkdtemp makes it private
 MEMORY_NEEDED = 2**31
 """The number of bytes that must be free in memory before test files are stored there. The databases of the tests of
 several processes take some 100 MB each."""
+
+
+def memory_runs_programs() -> bool:
+    """Return whether a program in MEMORY may be executed. In a container it often may not."""
+    return MEMORY.is_dir() and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
 
 
 def private_directory(name: str, *, in_memory: bool = False) -> Path:
@@ -261,12 +267,26 @@ class RedisServer:
             process.close()
 
     def reset(self) -> None:
-        """Remove all data of a shared server, restore its settings, and end a pause."""
-        with self.client() as client:
-            client.execute_command("CLIENT", "UNPAUSE")
-            for name, value in RESET.items():
-                client.config_set(name, self.options.get(name, value))
-            client.flushall()
+        """Remove all data of a shared server, restore its settings, and end a pause.
+
+        All commands are sent at once. Thousands of tests wait for this, and a client of redis-py would wait for a reply
+        to each command, and for two more when it connects.
+        """
+        assert "requirepass" not in self.options, "a shared server has no password"
+        settings = [f"CONFIG SET {name} {self.options[name]}" for name in RESET]
+        commands = ["CLIENT UNPAUSE", *settings, "FLUSHALL"]
+        reader = hiredis.Reader()
+        replies: list[object] = []
+        with socket.create_connection(("127.0.0.1", self.port), timeout=START_TIMEOUT_S) as sent:
+            sent.sendall("".join(f"{each}\r\n" for each in commands).encode())
+            while len(replies) < len(commands):
+                if (reply := reader.gets()) is not False:
+                    replies.append(reply)
+                    continue
+                received = sent.recv(4096)
+                assert received, self._log_end()
+                reader.feed(received)
+        assert replies == [b"OK"] * len(commands), replies
 
 
 # --- PostgreSQL ---------------------------------------------------------------------------------
@@ -302,6 +322,7 @@ class PostgresServer:
         self.port = free_port()
         self._numbers = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
+        self._shared: psycopg.Connection | None = None
         # PostgreSQL refuses to run as root.
         self._identity: dict[str, Any] = {}
         if os.geteuid() == 0:
@@ -369,6 +390,7 @@ class PostgresServer:
 
     def pause(self) -> None:
         """Stop the server with a "fast" shutdown, which keeps its data."""
+        self._disconnect()
         process, self._process = self._process, None
         assert process is not None, "the server does not run"
         process.send_signal(signal.SIGINT)
@@ -408,22 +430,40 @@ class PostgresServer:
     def create_database(self, template: str = "template0", encoding: str = "UTF8") -> str:
         """Create a database and return its name. It is a copy of ``template``, by default of an empty database."""
         name = f"test_{next(self._numbers)}"
-        with self._connect() as connection:
-            connection.execute(
-                # The files are copied; to log each page of them, the default, takes three times as long.
-                sql.SQL("CREATE DATABASE {} ENCODING {} TEMPLATE {} STRATEGY FILE_COPY").format(
-                    sql.Identifier(name), sql.Literal(encoding), sql.Identifier(template)
-                )
+        self.execute(
+            # The files are copied; to log each page of them, the default, takes three times as long.
+            sql.SQL("CREATE DATABASE {} ENCODING {} TEMPLATE {} STRATEGY FILE_COPY").format(
+                sql.Identifier(name), sql.Literal(encoding), sql.Identifier(template)
             )
+        )
         return name
 
     def drop_database(self, name: str) -> None:
-        with self._connect() as connection:
-            connection.execute(
-                sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
-            )
+        self.execute(
+            sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
+        )
+
+    def execute(self, statement: sql.Composed) -> None:
+        """Execute a statement in the database postgres. All statements share a connection: a new one is a new
+        process."""
+        if self._shared is None:
+            self._shared = self._connect()
+        try:
+            self._shared.execute(statement)
+        except psycopg.OperationalError:
+            # A test may have ended all connections, or restarted the server.
+            if not self._shared.broken:
+                raise
+            self._shared = self._connect()
+            self._shared.execute(statement)
+
+    def _disconnect(self) -> None:
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.close()
 
     def stop(self) -> None:
+        self._disconnect()
         process, self._process = self._process, None
         if process is None:
             return

@@ -127,5 +127,7 @@ def copy_queue(control: redis.Redis, queue: str, to: str) -> None:
     (A client numbers its calls from 1 in each queue that is new to it.)
     """
     keys: list[Any] = control.keys(f"rqc:{{{queue}}}:*")
-    for key in keys:
-        assert control.copy(key, key.replace(f"{{{queue}}}", f"{{{to}}}"))
+    with control.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.copy(key, key.replace(f"{{{queue}}}", f"{{{to}}}"))
+        assert all(pipe.execute())

@@ -60,7 +60,7 @@ def pauses(seed: Seed) -> list[tuple[str, int]]:
     ]
 
 
-def test_claims_from_an_open_scope_take_all_jobs_and_store_nothing_about_the_breaker(
+def test_a_claim_from_a_closed_breaker_takes_all_jobs_and_stores_nothing_about_the_breaker(
     seed: Seed,
 ) -> None:
     begin(seed, 5)
@@ -120,7 +120,7 @@ def test_an_error_that_only_another_breaker_excepts_is_counted_as_a_failure(
     assert len(pauses(seed)) == 1
 
 
-def test_an_error_counts_though_its_message_looks_like_the_mark_of_excepted_errors(
+def test_an_error_counts_as_a_failure_though_its_message_resembles_the_mark_of_excepted_errors(
     seed: Seed,
 ) -> None:
     begin(seed, 3)
@@ -206,7 +206,7 @@ def test_if_a_probe_neither_succeeds_nor_fails_the_next_job_is_the_probe(
 
 @pytest.mark.parametrize("phase", ["paused", "over", "probing"])
 @pytest.mark.parametrize("end", ["complete", "fail", "rollback"])
-def test_a_job_that_began_before_the_pause_changes_nothing(
+def test_the_end_of_a_job_that_began_before_the_pause_changes_nothing_in_the_breaker(
     seed: Seed, phase: str, end: str
 ) -> None:
     (flying, _) = open_circuit(seed)
@@ -231,7 +231,9 @@ def test_a_job_that_began_before_the_pause_changes_nothing(
     seed.assert_consistent()
 
 
-def test_a_zombies_failure_does_not_count(seed: Seed) -> None:
+def test_a_failure_that_is_reported_after_the_lease_expired_does_not_count_for_the_breaker(
+    seed: Seed,
+) -> None:
     begin(seed, 3)
     claims = claimed(seed)
     seed.live(LEASE)
@@ -344,7 +346,9 @@ def test_a_limit_of_0_stops_the_scope(seed: Seed) -> None:
     assert claimed(seed) == []
 
 
-def test_a_probe_whose_end_redis_does_not_know_is_replaced(seed: Seed) -> None:
+def test_another_job_becomes_the_probe_if_redis_does_not_know_the_job_that_was_the_probe(
+    seed: Seed,
+) -> None:
     """For example, Redis lost the probe's job, and a restore brought the job back."""
     open_circuit(seed)
     seed.advance(COOLDOWN)

@@ -163,7 +163,9 @@ def test_matching_jobs_that_cannot_be_changed_are_counted_as_left(seed: Seed) ->
     assert (made.changed, made.left, made.outcomes) == (0, 1, {"never": 1})
 
 
-def test_a_cancel_leaves_no_entries_of_cancelled_jobs_at_the_head_of_a_list(seed: Seed) -> None:
+def test_a_bulk_cancel_leaves_no_entries_of_cancelled_jobs_at_the_head_of_a_list(
+    seed: Seed,
+) -> None:
     seed.enqueue(*(f"s{n:03}" for n in range(300)), task="send")
     seed.enqueue("a", "b", task="other")
     seed.enqueue("s300", task="send")
@@ -179,7 +181,7 @@ def test_a_cancel_leaves_no_entries_of_cancelled_jobs_at_the_head_of_a_list(seed
 # Workers that act meanwhile.
 
 
-def test_a_job_that_is_claimed_between_the_read_and_the_call_is_not_changed(
+def test_a_bulk_cancel_does_not_change_a_job_that_was_claimed_after_the_cancel_read_it(
     seed: Seed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed.enqueue("a", "b")
@@ -330,7 +332,7 @@ CASES: dict[str, tuple[Callable[[], BulkChange], Event, int]] = {
 
 @pytest.mark.parametrize("verb", CASES)
 @pytest.mark.parametrize("trips", [1, 6])
-def test_a_change_killed_after_any_round_trip_changes_each_job_once(
+def test_a_bulk_change_that_is_killed_and_resumed_changes_each_job_once(
     seed: Seed, verb: str, trips: int
 ) -> None:
     """The change is resumed after each kill, at the last place that its client noted."""
@@ -389,7 +391,7 @@ LIMITED: dict[str, Callable[[], BulkChange]] = {
 
 @pytest.mark.parametrize("what", LIMITED)
 @pytest.mark.parametrize("notes", ["each-place", "no-place"])
-def test_a_call_without_an_answer_counts_for_the_limit_of_the_change(
+def test_jobs_changed_by_a_call_whose_answer_was_lost_count_for_the_limit_of_the_bulk_change(
     seed: Seed, what: str, notes: str
 ) -> None:
     """The connection breaks again and again, after the server has carried out the commands. More jobs match than the
@@ -429,7 +431,9 @@ def test_a_call_without_an_answer_counts_for_the_limit_of_the_change(
     assert kills > 2
 
 
-def test_a_lost_answer_counts_after_calls_that_changed_no_job(seed: Seed) -> None:
+def test_jobs_of_a_lost_answer_count_for_the_limit_though_earlier_calls_changed_no_job(
+    seed: Seed,
+) -> None:
     """The first calls find only jobs that cannot be edited, since they would become ready after their deadlines.
 
     The connection breaks again and again after the server has carried out the commands.
@@ -488,7 +492,7 @@ def test_a_call_changes_at_most_one_page_and_is_followed_by_a_pause(
     assert all(0 < seconds <= 1 for seconds in pauses)
 
 
-def test_the_json_of_jobs_is_read_only_for_headers_and_arguments(
+def test_a_filter_that_names_neither_headers_nor_arguments_reads_no_json_of_jobs(
     seed: Seed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(seed)

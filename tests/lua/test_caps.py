@@ -111,7 +111,7 @@ def test_a_job_that_one_of_its_rates_refuses_uses_nothing_of_its_other_rate(
     assert [c.id for c in seed.claim().jobs] == ["first", "third"]
 
 
-def test_the_first_cap_of_a_task_applies_to_waiting_jobs_and_counts_running_jobs(
+def test_a_first_cap_set_on_a_task_counts_running_jobs_and_applies_to_waiting_jobs(
     seed: Seed,
 ) -> None:
     seed.enqueue(*(f"j-{n}" for n in range(5)))
@@ -177,7 +177,7 @@ def test_each_claim_advances_the_virtual_time_of_its_fair_key_in_redis(seed: See
     assert 0 < times[0] < times[1]
 
 
-def test_a_lane_of_higher_priority_does_not_wait_for_lanes_before_it(
+def test_a_lane_of_high_priority_is_served_before_an_open_lane_of_low_priority(
     seed: Seed,
 ) -> None:
     """One call enqueues all jobs. The lane of high priority is served before the open lane of low priority."""
@@ -205,7 +205,7 @@ def test_a_registered_policy_is_stored_and_logged_once(seed: Seed) -> None:
     ]
 
 
-def test_a_rule_to_discard_uses_the_cap_in_the_code_until_one_is_stored(
+def test_a_rule_to_discard_uses_the_cap_from_the_code_until_redis_has_a_stored_cap(
     seed: Seed,
 ) -> None:
     """No worker of the task has started yet, so Redis has no stored cap."""
@@ -223,7 +223,7 @@ def test_a_rule_to_discard_uses_the_cap_in_the_code_until_one_is_stored(
     assert (told["scope"], told["cap"]) == ("tenant=a", 1)
 
 
-def test_the_entry_of_an_exhausted_rate_does_not_count_as_a_scheduled_job(seed: Seed) -> None:
+def test_the_index_entry_of_an_exhausted_rate_does_not_count_as_a_scheduled_job(seed: Seed) -> None:
     seed.cap("tenant@10s", "1/10000ms/1")
     seed.enqueue("j-1", "j-2", scopes=["tenant@10s=a"])
     seed.enqueue("later", delay_ms=60_000)

@@ -150,7 +150,7 @@ def test_the_redis_calls_in_the_life_of_a_job_are_within_the_budget(
 
 
 @pytest.mark.slow
-def test_the_cost_of_a_new_lane_on_an_exhausted_rate_does_not_grow(
+def test_enqueue_into_an_exhausted_rate_takes_time_in_proportion_to_the_number_of_new_lanes(
     seed: Seed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compares Redis' time for 4,000 new lanes on an exhausted rate and on another rate.

@@ -127,7 +127,7 @@ def test_a_job_that_a_cap_refuses_keeps_its_attempts_and_its_place_in_line(seed:
     assert ids(seed.claim()) == ["second"]
 
 
-def test_a_rollback_uses_no_attempt_and_the_job_keeps_its_place_in_line(seed: Seed) -> None:
+def test_a_rolled_back_job_keeps_its_attempts_and_its_place_in_line(seed: Seed) -> None:
     """The bug: a rollback spent an attempt, so that a waiting job died in the end. Or it put the job at the end of the
     line."""
     seed.cap("task=t", 1)
@@ -141,7 +141,7 @@ def test_a_rollback_uses_no_attempt_and_the_job_keeps_its_place_in_line(seed: Se
     assert ids(seed.claim()) == ["first"]
 
 
-def test_a_free_place_is_taken_though_two_claims_try_to_take_it_at_once(
+def test_one_of_two_concurrent_claims_takes_a_place_that_both_try_to_take(
     redis_url: str,
 ) -> None:
     """The bug: each of two claims took a scope that the other one needed. Both gave up, and a free place stayed
@@ -262,7 +262,7 @@ def test_an_id_can_be_discarded_and_then_enqueued_in_one_call(seed: Seed) -> Non
     assert (told.ids, told.discarded) == (("j",), (("j", "task=t"),))
 
 
-def test_a_claim_that_fills_and_empties_a_lane_twice_takes_both_jobs(seed: Seed) -> None:
+def test_a_claim_takes_both_jobs_of_a_lane_though_each_of_them_empties_the_lane(seed: Seed) -> None:
     """The bug: a claim emptied a lane, filled it and emptied it again. The lane was then wrongly blocked.
 
     Its job waited although its scopes had room, and no later call would have opened the lane (I10).
@@ -322,7 +322,7 @@ def test_a_raised_rate_applies_at_once_to_a_key_without_waiting_jobs(seed: Seed)
     assert ids(seed.claim()) == ["third"]
 
 
-def test_a_raised_rate_applies_at_once_to_a_job_that_waits_for_another_scope(seed: Seed) -> None:
+def test_a_raised_rate_applies_at_once_to_a_job_that_waits_for_a_full_cap(seed: Seed) -> None:
     """The bug: a rate was raised while its jobs waited for a cap. It still admitted the next job by its old limit."""
     seed.cap("tenant@10s", "1/10000ms/1")
     seed.cap("host", 0)
@@ -339,7 +339,7 @@ def test_a_raised_rate_applies_at_once_to_a_job_that_waits_for_another_scope(see
     assert ids(seed.claim()) == ["third"]
 
 
-def test_a_count_for_a_rule_to_discard_makes_no_scope_full(
+def test_counting_the_jobs_of_a_scope_for_a_rule_to_discard_does_not_fill_other_scopes(
     seed: Seed,
 ) -> None:
     """The bug: a rule to discard jobs counted the jobs of one scope. The count was then used for all scopes of the
@@ -391,7 +391,7 @@ def test_a_lane_that_is_opened_and_emptied_in_one_call_opens_the_next_lane(
 
 
 @pytest.mark.damaged
-def test_a_claim_skips_the_first_jobs_of_a_lane_without_state_lines(
+def test_a_claim_skips_jobs_without_a_state_line_at_the_head_of_a_lane(
     seed: Seed,
 ) -> None:
     """The bug: a claim failed with a Lua error if it met two unreadable jobs in a lane, one after the other."""
@@ -403,7 +403,9 @@ def test_a_claim_skips_the_first_jobs_of_a_lane_without_state_lines(
 
 
 @pytest.mark.parametrize("place", [0, 10**15 - 1])
-def test_a_job_is_claimed_only_from_its_own_lane(seed: Seed, place: int) -> None:
+def test_a_job_with_an_entry_in_a_wrong_lane_is_claimed_only_from_its_own_lane(
+    seed: Seed, place: int
+) -> None:
     """The bug: a job had an entry in the wrong lane. A claim took it there, and counted it in the scopes of that lane.
 
     Checks a wrong entry before the lane's own entries, and one after them.

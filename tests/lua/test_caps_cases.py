@@ -61,7 +61,7 @@ def taken(seed: Seed) -> int:
 
 
 @pytest.mark.parametrize("scopes", [1, 120], ids=["one", "more than a claim re-evaluates"])
-def test_a_rate_admits_a_job_within_its_interval_after_the_clock_went_back(
+def test_a_rate_admits_the_next_job_after_one_interval_even_if_the_clock_was_set_back(
     seed: Seed, scopes: int
 ) -> None:
     """The jobs must not wait until the clock shows its earlier time again."""
@@ -78,7 +78,7 @@ def test_a_rate_admits_a_job_within_its_interval_after_the_clock_went_back(
     assert taken(seed) == len(names), waiting_in_vain(seed.snapshot())
 
 
-def test_a_raised_rate_admits_the_next_job_after_its_new_interval(seed: Seed) -> None:
+def test_a_raised_rate_admits_the_next_job_after_the_new_interval(seed: Seed) -> None:
     seed.cap("tenant@3600s", "1/3600000ms/1")
     seed.enqueue("first", "next", scopes=["tenant@3600s=x"])
     assert taken(seed) == 1
@@ -90,7 +90,7 @@ def test_a_raised_rate_admits_the_next_job_after_its_new_interval(seed: Seed) ->
     expect(seed, "next")
 
 
-def test_a_lane_opens_when_another_scope_refuses_the_lane_before_it(seed: Seed) -> None:
+def test_the_next_lane_opens_if_another_scope_of_the_lane_before_it_is_full(seed: Seed) -> None:
     """A place under the task's cap is free. The lane of tenant x comes first, but the cap of tenant x is full. So the
     job of tenant y gets the place."""
     seed.cap("task=t", 1)

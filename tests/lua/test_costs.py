@@ -136,7 +136,7 @@ def test_a_debt_is_not_forgiven_by_later_claims(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize(("limit", "ms"), [("200/1000ms/10", 250), ("50/1000ms/10", 1_000)])
-def test_the_used_part_of_a_rate_is_converted_when_its_limit_changes(
+def test_a_new_limit_of_a_rate_keeps_the_units_that_are_already_used(
     seed: Seed, limit: str, ms: int
 ) -> None:
     begin(seed, "100/1000ms/10", 60, 10)
@@ -199,7 +199,7 @@ def test_enqueue_refuses_invalid_costs(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("limit", [(7, 100, 5), (90_000, 60_000, 90_000)])
-def test_claims_agree_with_a_naive_bucket_to_the_millisecond(
+def test_claims_under_a_rate_begin_at_the_same_millisecond_as_in_a_naive_bucket(
     seed: Seed, limit: tuple[int, int, int]
 ) -> None:
     most, window_ms, burst = limit
@@ -250,7 +250,7 @@ def test_a_job_that_took_more_than_its_cost_delays_the_next_job(seed: Seed) -> N
     assert claimed(seed) == ["j-1"]
 
 
-def test_the_real_cost_of_a_job_is_logged_without_units_that_no_rate_counts(seed: Seed) -> None:
+def test_the_log_has_the_real_cost_of_a_job_only_in_units_that_a_rate_counts(seed: Seed) -> None:
     begin(seed, "100/1000ms/10", 5)
     (claim,) = seed.claim().jobs
 
@@ -283,7 +283,9 @@ def test_a_malformed_correction_of_costs_is_refused(seed: Seed, told: str) -> No
         seed.spend(claim, told=told)
 
 
-def test_corrected_claims_agree_with_a_naive_bucket_to_the_millisecond(seed: Seed) -> None:
+def test_claims_after_corrected_costs_begin_at_the_same_millisecond_as_in_a_naive_bucket(
+    seed: Seed,
+) -> None:
     limit = (90, 1_000, 60)
     rng = random.Random(5)
     costs = [rng.randint(1, 90) for _ in range(25)]
@@ -423,7 +425,7 @@ def test_a_pause_that_is_partly_over_ends_no_earlier_when_the_clock_goes_back(
     assert claimed(seed)[:1] == ["j-0"]
 
 
-def test_a_pause_of_a_scope_that_is_no_rate_of_the_job_changes_nothing(seed: Seed) -> None:
+def test_a_worker_cannot_pause_a_scope_that_is_no_rate_of_its_job(seed: Seed) -> None:
     seed.cap("ask.model", 5)
     seed.enqueue("a", "b", scopes=["ask.model=gpt"])
     (claim,) = seed.claim(1).jobs
@@ -444,7 +446,7 @@ def test_a_worker_without_the_claim_pauses_nothing(seed: Seed) -> None:
 
 
 @every_rate
-def test_a_rate_is_stored_as_before_once_its_pause_is_over(seed: Seed, scope: str) -> None:
+def test_a_rate_is_stored_without_the_pause_once_the_pause_is_over(seed: Seed, scope: str) -> None:
     paused(seed, scope, 5_000, 1, 1)
     assert " until=" in seed.snapshot()["rates"][scope]
     seed.advance(5_000)

@@ -350,7 +350,7 @@ def test_a_call_that_was_made_for_another_history_of_the_server_changes_nothing(
 
 
 @scenes
-def test_no_script_writes_an_event_as_the_first_entry_of_a_lost_outbox(
+def test_no_script_writes_its_event_into_an_outbox_that_redis_has_lost(
     seed: Seed, name: str
 ) -> None:
     """The outbox was deleted, while the Redis functions still remember it."""

@@ -78,7 +78,7 @@ def test_a_claim_takes_many_jobs_of_a_lane_in_their_order(seed: Seed) -> None:
     assert len(holders_of(seed.snapshot())["task=t"]) == 150
 
 
-def test_a_claim_stops_at_its_limit_and_the_next_claim_continues_after_it(seed: Seed) -> None:
+def test_a_claim_stops_at_its_limit_and_the_next_claim_takes_the_following_jobs(seed: Seed) -> None:
     seed.cap("task=t", 1_000)
     names = [f"j-{n:02}" for n in range(60)]
     seed.enqueue(*(seed.job(name, scopes=["task=t"]) for name in names))
@@ -91,7 +91,7 @@ def test_a_claim_stops_at_its_limit_and_the_next_claim_continues_after_it(seed: 
     assert taken == names
 
 
-def test_a_claim_takes_plain_jobs_and_jobs_of_two_lanes_by_age(
+def test_a_claim_takes_plain_jobs_and_jobs_of_two_lanes_in_the_order_of_their_ages(
     seed: Seed,
 ) -> None:
     seed.cap("tenant", 1_000)

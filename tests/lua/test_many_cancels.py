@@ -11,7 +11,7 @@ from tests.kit.servers import RedisServer
 
 
 @pytest.mark.slow
-def test_the_measured_cancel_keeps_the_other_half_of_the_jobs_and_the_drain_continues(
+def test_the_measurement_of_a_bulk_cancel_cancels_half_of_the_jobs_while_a_worker_drains_the_rest(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     found = many_cancels.measure(start_redis(), 2_000, turn_s=0.1, slow_us=0)

@@ -17,6 +17,7 @@ from rq_core.model.table.machine import TRANSITIONS, Event, State, Transition
 from rq_core.protocol.calls import schedules
 from rq_core.protocol.calls.enqueue import pack_jobs
 from rq_core.protocol.calls.schedules import Instant
+from tests.kit.cases import case
 from tests.kit.consistency import assert_consistent
 from tests.kit.listener import Listener
 from tests.kit.seed import LEASE_MS, NO_FENCE, QUEUE, WORKER, Seed, events_of
@@ -465,13 +466,13 @@ def other(seed: Seed, redis_url: str) -> Iterator[Seed]:
 
 @pytest.mark.parametrize("each", STANDS, ids=lambda each: each.name)
 def test_each_call_makes_exactly_the_transitions_of_the_table(
-    seed: Seed, other: Seed, listener: Listener, each: Stand, subtests: pytest.Subtests
+    seed: Seed, other: Seed, listener: Listener, each: Stand
 ) -> None:
     """Checks the transitions, and that waiting clients get exactly one message about each end."""
     bystanders(seed)
     start = seed.now
     for probe, wrong in cases(each):
-        with subtests.test(call=probe.name, wrong_fence=wrong):
+        with case(call=probe.name, wrong_fence=wrong):
             name = f"{probe.name.replace(' ', '-')}.{wrong}"
             copy_queue(seed.control, seed.queue, name)
             check(other.of(name), listener, each, probe, wrong=wrong)
@@ -581,7 +582,7 @@ def assert_nothing_moved(
     assert changes == {}
 
 
-def test_every_transition_has_a_guard_and_is_made_in_the_test() -> None:
+def test_the_test_makes_every_transition_and_has_a_condition_for_each() -> None:
     """A guard is the condition of a transition in this module."""
     drawn = {
         arrow(t)

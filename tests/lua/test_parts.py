@@ -15,6 +15,7 @@ from rq_core.model.table.machine import State
 from rq_core.scripts import script
 from rq_core.scripts.header import Variant
 from rq_core.scripts.script import Script, build_function
+from tests.kit.cases import case
 from tests.kit.clock import CLOCK
 from tests.kit.seed import NO_FENCE, Seed
 from tests.kit.transports import LossyTransport
@@ -94,13 +95,13 @@ def noted(seed: Seed, name: str = "progress") -> set[str]:
 
 @pytest.mark.parametrize("each", matrix.STANDS, ids=lambda each: each.name)
 @pytest.mark.slow
-def test_each_end_of_a_job_removes_its_entry_from_a_part(
-    seed: Seed, each: matrix.Stand, subtests: pytest.Subtests
+def test_each_end_of_a_job_removes_the_jobs_entry_from_each_optional_key(
+    seed: Seed, each: matrix.Stand
 ) -> None:
     """Makes each call of tests/lua/test_matrix.py on a job in each state."""
     control: Any = seed.control
     for probe, wrong in matrix.cases(each):
-        with subtests.test(call=probe.name, wrong_fence=wrong):
+        with case(call=probe.name, wrong_fence=wrong):
             start = seed.now
             other = seed.of(f"{probe.name.replace(' ', '-')}.{wrong}")
             other.cap(matrix.FULL_SCOPE, 0)
@@ -119,7 +120,9 @@ def test_each_end_of_a_job_removes_its_entry_from_a_part(
             seed.clock.set(start)
 
 
-def test_a_part_is_switched_on_again_after_the_key_meta_was_lost(seed: Seed) -> None:
+def test_an_optional_feature_of_a_queue_is_switched_on_again_after_the_key_meta_was_lost(
+    seed: Seed,
+) -> None:
     control: Any = seed.control
     seed.enqueue("a")
     switch_on(seed, "progress")
@@ -130,7 +133,7 @@ def test_a_part_is_switched_on_again_after_the_key_meta_was_lost(seed: Seed) -> 
     assert control.hmget(seed.keys("meta"), FACTS.values()) == ["1", "1"]
 
 
-def test_the_key_of_a_part_is_deleted_with_its_queue(seed: Seed) -> None:
+def test_the_optional_key_of_a_feature_is_deleted_with_its_queue(seed: Seed) -> None:
     control: Any = seed.control
     seed.complete(seed.running("a"))
     control.hset(seed.keys("progress"), "left", 1)
@@ -140,7 +143,7 @@ def test_the_key_of_a_part_is_deleted_with_its_queue(seed: Seed) -> None:
     assert not control.exists(seed.keys("progress"))
 
 
-def test_only_one_lua_file_names_the_key_of_a_part() -> None:
+def test_only_one_lua_file_names_the_optional_key_of_a_feature() -> None:
     """The shipped Lua files and the table of parts must not name the key."""
     texts = [path.read_text() for path in script.lua_directory().glob("**/*.lua")]
     assert not any("progress" in text for text in texts)
@@ -170,7 +173,7 @@ def recorded(url: str, scripts: Callable[[str], Script]) -> Iterator[tuple[Seed,
 @pytest.mark.parametrize(
     "used", [("progress",), ("signals",), ("progress", "signals"), ()], ids="-".join
 )
-def test_calls_carry_the_keys_of_the_parts_that_the_queue_uses(
+def test_calls_carry_the_optional_keys_of_the_features_that_the_queue_uses(
     redis_url: str, scripts: Callable[[str], Script], used: tuple[str, ...]
 ) -> None:
     with recorded(redis_url, scripts) as (seed, transport):
@@ -195,7 +198,7 @@ def test_calls_carry_the_keys_of_the_parts_that_the_queue_uses(
         assert {name for name in FACTS if noted(seed, name)} == set(FACTS) - set(used)
 
 
-def test_calls_carry_the_keys_of_a_part_and_of_kept_results_together(
+def test_calls_carry_an_optional_key_and_the_keys_of_kept_results_together(
     redis_url: str, scripts: Callable[[str], Script]
 ) -> None:
     with recorded(redis_url, scripts) as (seed, transport):

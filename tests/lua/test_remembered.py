@@ -171,7 +171,7 @@ def test_an_old_primary_that_follows_the_new_primary_has_another_history_afterwa
     assert (first.handshake(), first.enqueue()) == ("replid_changed", "ok")
 
 
-def test_a_returned_old_primary_without_new_writes_has_another_history_within_a_second(
+def test_a_former_primary_that_returns_has_another_history_within_a_second_even_without_new_writes(
     first: Node, second: Node
 ) -> None:
     """No client wrote after the failover, so no data are lost. But the server looks like one that has lost data."""
@@ -223,7 +223,7 @@ def test_functions_on_an_emptied_server_remember_nothing_of_the_old_queue(first:
 
 
 @pytest.mark.parametrize("command", [("FUNCTION", "FLUSH"), ("SCRIPT", "FLUSH")])
-def test_only_functions_that_are_loaded_again_forget_a_queue(
+def test_reloading_functions_makes_them_forget_a_queue_but_flushing_scripts_does_not(
     first: Node, command: tuple[str, str]
 ) -> None:
     first.send(*command)
@@ -248,7 +248,9 @@ def test_a_fact_that_was_written_by_hand_is_noticed_within_a_second(first: Node)
     assert len(first.claim()) == 2
 
 
-def test_a_change_by_one_call_is_visible_to_the_next_call_of_any_script(first: Node) -> None:
+def test_a_change_that_one_call_makes_is_visible_to_the_next_call_of_any_script(
+    first: Node,
+) -> None:
     args = {"slot": "s", "by": "c", "why": ""}
     first.call("configure", [("paused", 1)], number=1, **args)
     first.enqueue()

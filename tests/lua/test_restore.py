@@ -115,7 +115,7 @@ def test_a_revived_job_that_has_changed_meanwhile_is_not_removed(seed: Seed) -> 
     assert [claim.id for claim in seed.claim().jobs] == ["a"]
 
 
-def test_a_job_alive_in_the_log_is_logged_as_gone_before_its_restore(
+def test_a_lost_job_gets_a_baseline_event_in_the_log_before_its_restored_event(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", delay_ms=5_000)

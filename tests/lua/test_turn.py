@@ -19,7 +19,9 @@ def events(seed: Seed, since: int) -> list[str]:
 
 
 @pytest.mark.parametrize("scope", ["task=t", "tenant=x", "queue"])
-def test_the_claim_of_a_turn_uses_the_place_that_its_success_frees(seed: Seed, scope: str) -> None:
+def test_the_claim_of_a_turn_takes_the_place_in_a_cap_that_the_reported_success_frees(
+    seed: Seed, scope: str
+) -> None:
     """The worker has one place, under a cap of 1. It need not wait for the wake token of its own report."""
     seed.cap(scope, 1)
     scopes = [] if scope == "queue" else [scope]
@@ -135,7 +137,9 @@ def test_the_answer_to_a_claim_has_all_fields_that_a_worker_needs(seed: Seed) ->
 
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.damaged
-def test_a_turn_without_a_claim_checks_the_type_of_the_key_jobs(seed: Seed, size: int) -> None:
+def test_a_turn_without_a_claim_fails_before_its_first_event_if_the_redis_key_jobs_has_a_wrong_type(
+    seed: Seed, size: int
+) -> None:
     """This turn does not read `jobs`. So it must check the key's type before its first event."""
     held = [seed.running(f"j-{n}") for n in range(size)]
     seed.control.delete(seed.keys("jobs"))

@@ -114,7 +114,9 @@ def test_the_cause_of_lost_jobs_mentions_a_live_worker_that_does_not_claim(seed:
     )
 
 
-def test_the_cause_of_lost_jobs_states_when_a_returned_worker_gets_the_jobs(seed: Seed) -> None:
+def test_the_cause_of_lost_jobs_states_when_a_worker_that_is_back_will_take_them_over(
+    seed: Seed,
+) -> None:
     """Checks a worker that runs and waits after an outage. The sentence does not say that no worker runs."""
     lose(seed, "a", "b", active_ms_ago=0, back_in_ms=1_200_000)
     works(seed)
@@ -124,14 +126,18 @@ def test_the_cause_of_lost_jobs_states_when_a_returned_worker_gets_the_jobs(seed
     )
 
 
-def test_after_a_failover_the_cause_of_lost_jobs_mentions_no_returned_worker(seed: Seed) -> None:
+def test_right_after_a_failover_the_cause_of_lost_jobs_does_not_say_that_a_worker_is_back(
+    seed: Seed,
+) -> None:
     """Checks the time after a failover, in which Redis ends no expired leases. No worker has claimed yet."""
     lose(seed, "a", active_ms_ago=180_000, back_in_ms=20_000)
 
     assert said(seed)["RqCoreLeasesOver"].endswith(", and no worker has claimed for 3 min")
 
 
-def test_lost_jobs_wait_for_the_next_claim_of_an_active_worker(seed: Seed) -> None:
+def test_the_cause_of_lost_jobs_says_that_the_next_claim_of_a_live_worker_takes_them_over(
+    seed: Seed,
+) -> None:
     lose(seed, "a", active_ms_ago=0, back_in_ms=-LEASE_MS)
 
     assert said(seed)["RqCoreLeasesOver"] == (
@@ -139,7 +145,9 @@ def test_lost_jobs_wait_for_the_next_claim_of_an_active_worker(seed: Seed) -> No
     )
 
 
-def test_a_worker_that_stopped_in_an_orderly_way_does_not_count_as_silent(seed: Seed) -> None:
+def test_the_cause_about_silent_workers_does_not_count_a_worker_that_stopped_in_an_orderly_way(
+    seed: Seed,
+) -> None:
     """Checks two workers that are gone. Only the worker that was killed counts as silent."""
     seed.enqueue("a")
     works(seed, "w-killed", silent_s=600)
@@ -164,7 +172,9 @@ def test_causes_use_the_singular_for_one_job(seed: Seed) -> None:
     assert said(seed)["RqCoreQueuePaused"] == "paused, and 1 job is ready"
 
 
-def test_a_cause_names_paused_and_probing_scopes_and_the_operator(seed: Seed) -> None:
+def test_the_cause_about_paused_scopes_names_paused_and_probing_scopes_and_the_operator(
+    seed: Seed,
+) -> None:
     """Checks a pause by a failure, a probe, an operator's pause, and a scope that has failed without a pause."""
     family = "ask.host@60s:failures"
     seed.cap(family, "1/60000ms/3600000")
@@ -192,7 +202,9 @@ def test_a_cause_names_paused_and_probing_scopes_and_the_operator(seed: Seed) ->
     )
 
 
-def test_a_scope_counts_as_full_only_if_a_job_waits_for_a_key_without_a_pause(seed: Seed) -> None:
+def test_a_family_counts_as_full_only_if_a_job_waits_for_a_key_that_is_not_paused(
+    seed: Seed,
+) -> None:
     """Checks an operator's pause of one key of a rate. Then another key is spent."""
     family = "ask.host@60s"
     seed.cap(family, "1/3600000ms/1")

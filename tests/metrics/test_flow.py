@@ -58,7 +58,7 @@ def test_each_answer_of_redis_to_a_settlement_is_counted_as_an_outcome() -> None
     assert sum(parts.waits) == 0
 
 
-def test_tasks_for_which_the_table_has_no_rows_left_are_counted_together() -> None:
+def test_tasks_beyond_the_number_of_rows_in_the_table_are_counted_together() -> None:
     table = FlowTable(rows=3)
     for n in range(6):
         table.ended([settlement(f"t{n}")], {})
@@ -68,7 +68,7 @@ def test_tasks_for_which_the_table_has_no_rows_left_are_counted_together() -> No
     assert rows == {("mail", "t0"): 1, ("mail", "t1"): 1, (OTHER, OTHER): 4}
 
 
-def test_a_claim_without_a_waiting_time_is_not_counted_in_the_waits() -> None:
+def test_a_job_without_a_known_waiting_time_is_not_counted_in_the_waiting_times() -> None:
     table = FlowTable()
     known = settlement("send")
     for waited_s in (0.3, 7_300.0):
@@ -97,7 +97,7 @@ def test_waits_of_jobs_that_are_settled_together_are_counted_separately() -> Non
     assert {at: count for at, count in counted.items() if count} == wanted
 
 
-def test_a_reader_survives_random_bytes_in_a_table() -> None:
+def test_reading_a_table_of_counts_with_random_bytes_raises_no_error() -> None:
     """Checks a table that a handler's native code overwrote, or that a killed process wrote in part."""
     rng, totals = random.Random(24), FlowTotals()
     for place in range(200):

@@ -50,7 +50,9 @@ def test_all_viewers_get_the_same_error_during_an_outage_of_redis() -> None:
     assert first.value is second.value
 
 
-def test_a_viewer_that_joins_a_hanging_read_waits_only_until_its_timeout() -> None:
+def test_a_viewer_that_joins_a_read_that_hangs_waits_no_longer_than_the_timeout_of_the_read() -> (
+    None
+):
     goes_on = threading.Event()
     shared = Shared(goes_on.wait, lambda: ServerUnavailable(url="", why="late"), within_s=1.0)
     with pytest.raises(ServerUnavailable):

@@ -379,6 +379,7 @@ def page(states: tuple[str, ...], pictures: Path) -> None:
 )
 @click.option("--keep", type=click.Path(path_type=Path), help="Directory for the records and logs.")
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(sorted(KINDS)), help="Only this.")
+@click.option("--far", is_flag=True, help="Far from Redis, where idle workers arm their claims.")
 @click.option("--json", "as_json", is_flag=True, help="The last line is one JSON object.")
 @engine
 def chaos(
@@ -391,6 +392,7 @@ def chaos(
     kinds: tuple[str, ...],
     *,
     postgres: bool,
+    far: bool,
     as_json: bool,
 ) -> None:
     """Apply faults under load, one after another. Then let all jobs end, and report what became of each job.
@@ -416,6 +418,7 @@ def chaos(
             engine=engine or engines()[0],
             kinds=kinds or None,
             postgres=database,
+            far=far,
             on_fault=lambda kind: click.echo(kind, err=True),
         )
     click.echo(found.table(), err=as_json)

@@ -28,7 +28,9 @@ FOUND = Found(asked=2, ended=2, late_s=[0.001, 0.001], trip_s=[0.002])
 
 
 @pytest.mark.parametrize("fault", [{"again_s": 11.0}, {"claims": 3}, {"ends": 1}])
-def test_an_outage_run_with_one_bad_figure_is_reported_as_a_problem(fault: dict[str, Any]) -> None:
+def test_an_outage_run_with_one_bad_figure_is_reported_as_one_problem(
+    fault: dict[str, Any],
+) -> None:
     assert outages.problems([OUTAGE]) == []
     assert len(outages.problems([OUTAGE, replace(OUTAGE, **fault)])) == 1
 

@@ -22,7 +22,7 @@ class Looked(list[Any]):
             yield each
 
 
-async def test_a_shared_enqueue_call_reads_only_the_jobs_that_it_sends() -> None:
+async def test_a_batched_enqueue_call_reads_only_the_jobs_that_it_sends() -> None:
     """A call that read all waiting jobs would make the total time grow with the square of their number."""
     client = AsyncClient()
     future: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()

@@ -72,7 +72,7 @@ async def test_the_timeout_of_an_attempt_includes_the_exit_of_all_its_dependenci
     assert seen == ["leaving", ("outer", "CancelledError")]
 
 
-async def test_an_attempt_is_settled_though_the_exit_of_a_dependency_ignores_its_cancellation(
+async def test_an_attempt_is_settled_even_if_the_exit_of_a_dependency_ignores_the_cancellation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(executor, "END_GRACE_S", 0.05)
@@ -105,7 +105,7 @@ async def test_an_attempt_is_settled_though_the_exit_of_a_dependency_ignores_its
         (JobCancelled(), None, [COMPLETE]),
     ],
 )
-async def test_dependencies_see_that_the_lease_is_lost_if_the_handler_returns_after_the_loss(
+async def test_dependencies_see_that_the_lease_is_lost_even_if_the_handler_returns_normally(
     why: Any, error: str | None, verdicts: Any
 ) -> None:
     """A database session must not commit the work of such a handler, since the next attempt will do it again."""

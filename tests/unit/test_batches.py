@@ -246,7 +246,7 @@ def test_a_direct_call_runs_a_batch_of_one_job() -> None:
         asyncio.run(task_async(Event("t", -1)))
 
 
-def test_a_handler_can_be_called_with_jobs_that_no_worker_runs() -> None:
+def test_a_test_can_call_a_batch_handler_with_jobs_that_it_created_itself() -> None:
     jobs = [Job(Event("t", n)) for n in (1, -1)]
 
     assert double(jobs) == [2, -2]
@@ -254,7 +254,7 @@ def test_a_handler_can_be_called_with_jobs_that_no_worker_runs() -> None:
     assert not jobs[0].cancelled
 
 
-def test_only_the_first_failure_of_a_job_counts_and_an_invalid_failure_is_refused() -> None:
+def test_only_the_first_valid_failure_of_a_job_counts() -> None:
     job = Job(Event("t"))
     with pytest.raises(UsageError, match="an exception or a text, not 7"):
         job.fail(7)  # type: ignore[arg-type]

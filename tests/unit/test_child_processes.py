@@ -22,7 +22,7 @@ def test_the_output_of_a_child_process_is_shown_when_the_block_fails(tmp_path: P
         pytest.raises(ZeroDivisionError) as raised,
         python_code(HANGS, tmp_path) as child,
     ):
-        child.wait_said("hello")
+        child.wait_said("hello\n")
         raise ZeroDivisionError
 
     assert raised.value.__notes__ == ["The process' status is None. Its output:\nhello\n"]

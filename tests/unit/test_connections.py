@@ -174,7 +174,7 @@ async def test_replies_that_arrived_before_an_outage_are_returned() -> None:
     assert asked == [b"ONE", b"SILENT", b"THREE", b"FOUR"]
 
 
-async def test_each_reply_of_a_pipeline_has_the_whole_timeout() -> None:
+async def test_each_reply_of_a_pipeline_may_take_the_whole_timeout() -> None:
     """The replies arrive one by one. Together they may take longer than one timeout."""
     loop = asyncio.get_running_loop()
 
@@ -296,7 +296,7 @@ async def test_an_incomplete_push_message_between_commands_ends_the_connection()
     await door.shut()
 
 
-def test_an_exchange_may_begin_while_a_timer_of_uvloop_is_due_at_once(valkey_url: str) -> None:
+def test_a_command_can_be_sent_while_a_uvloop_timer_is_about_to_fire(valkey_url: str) -> None:
     """The timer was set less than half a millisecond before its time. Uvloop does not know the time of such a timer."""
 
     async def exchanges() -> Any:

@@ -263,7 +263,7 @@ def test_a_job_with_an_argument_for_a_dependency_is_not_run(app: App) -> None:
 # The order and number of calls.
 
 
-def test_a_provider_is_called_once_per_attempt_and_exited_in_reverse_order(app: App) -> None:
+def test_each_attempt_calls_a_provider_once_and_exits_providers_in_reverse_order(app: App) -> None:
     def first() -> Iterator[int]:
         seen.append("+first")
         yield len(seen)
@@ -382,7 +382,7 @@ def test_a_dependency_sees_the_error_of_the_handler_and_cannot_suppress_it(app: 
     ]  # fmt: skip
 
 
-def test_a_failing_exit_of_a_dependency_fails_the_attempt_after_all_exits(
+def test_an_attempt_fails_if_a_dependency_fails_to_exit_but_all_other_dependencies_are_exited(
     app: App,
 ) -> None:
     def commits() -> Iterator[None]:
@@ -659,7 +659,7 @@ def test_an_unresolved_annotation_is_an_argument_until_the_app_is_checked(
 Later: Any
 
 
-def test_app_check_refuses_a_depends_whose_annotation_was_not_resolvable_at_the_definition(
+def test_app_check_refuses_a_depends_that_could_not_be_seen_when_the_task_was_defined(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The app would otherwise treat the dependency as an argument that producers must pass."""
@@ -866,7 +866,7 @@ def test_overrides_that_end_out_of_order_are_all_removed(app: App) -> None:
     assert task() == "plain"
 
 
-def test_an_override_that_its_tasks_cannot_use_is_refused_and_changes_nothing(app: App) -> None:
+def test_an_override_that_a_task_cannot_use_is_refused_and_changes_nothing(app: App) -> None:
     @app.task
     def task(thing: str = Depends(plain)) -> str:
         return thing

@@ -42,7 +42,7 @@ def test_the_error_of_a_duration_below_its_minimum_states_the_minimum() -> None:
     ("10:00", "2026-11-21 10:00"), ("10:00:30.5", "2026-11-20 10:00:30.5"), ("11:30", "2026-11-20 11:30"),
     ("11:30+02:00", "2026-11-21 09:30"), ("2026-11-21", "2026-11-21 00:00Z"),
 ])  # fmt: skip
-def test_a_moment_may_be_a_time_of_today_or_a_duration_ago(text: str, same: str) -> None:
+def test_a_moment_may_be_a_clock_time_or_an_age(text: str, same: str) -> None:
     now = datetime(2026, 11, 21, 10, 0, 30, tzinfo=UTC)
 
     found = datetime.fromtimestamp(moment_of(text, now) / 1000, UTC)

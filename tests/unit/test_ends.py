@@ -25,7 +25,7 @@ def ended() -> Lives:
     return lives
 
 
-def test_the_end_of_a_job_has_the_task_and_the_call_of_the_enqueue() -> None:
+def test_the_end_of_a_job_in_the_log_names_the_task_and_the_enqueue_call() -> None:
     end = ended().ends["a"]
 
     assert (end.fence, end.since_ms, end.until_ms, end.once_ms) == ("1-2", 3, 53, 90)
@@ -33,7 +33,9 @@ def test_the_end_of_a_job_has_the_task_and_the_call_of_the_enqueue() -> None:
     assert (end.asked.task, end.asked.call) == ("t", "c")
 
 
-def test_a_job_without_its_first_event_gets_no_field_of_an_earlier_job() -> None:
+def test_a_job_whose_enqueue_is_missing_in_the_log_gets_no_field_of_an_earlier_job_with_its_id() -> (
+    None
+):
     lives = ended()
     tell(lives, 7, Event.SUCCEEDED, fence="1-6")
 
@@ -41,7 +43,7 @@ def test_a_job_without_its_first_event_gets_no_field_of_an_earlier_job() -> None
     assert lives.ends["a"].asked is None
 
 
-def test_a_refused_settlement_after_an_end_changes_nothing() -> None:
+def test_a_refused_settlement_after_the_end_of_a_job_changes_nothing() -> None:
     lives = ended()
     tell(lives, 4, Event.SETTLEMENT_REFUSED, fence="1-2", reason="gone")
 
@@ -55,7 +57,7 @@ def test_a_job_that_is_enqueued_again_has_no_end() -> None:
     assert lives.ends == {}
 
 
-def test_the_known_end_of_a_pruned_job_is_its_earlier_death() -> None:
+def test_a_pruned_job_is_reported_as_ended_when_it_died_and_not_when_it_was_pruned() -> None:
     lives = Lives()
     tell(lives, 1, Event.ENQUEUED, task="t", keep_ms=50)
     tell(lives, 2, Event.CLAIMED, claim=1)
@@ -66,7 +68,7 @@ def test_the_known_end_of_a_pruned_job_is_its_earlier_death() -> None:
     assert (end.since_ms, end.died_of, end.until_ms) == (3, "final", 54)
 
 
-def test_missing_entries_of_the_log_make_all_ends_of_jobs_unknown() -> None:
+def test_missing_entries_in_the_log_make_the_ends_of_all_jobs_unknown() -> None:
     lives = ended()
     lives.miss()
 

@@ -1,10 +1,10 @@
 """Errors: each has a readable message, and the facts of the message as attributes."""
 
 import ast
+import functools
 import inspect
 import pickle
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,8 +22,10 @@ CLASSES = [
 ]
 
 
-def made_errors() -> Iterator[tuple[Path, ast.Call, type[RqCoreError]]]:
-    """Yield each call in the packages that creates an error, with the module of the call."""
+@functools.cache
+def made_errors() -> list[tuple[Path, ast.Call, type[RqCoreError]]]:
+    """Return each call in the packages that creates an error, with the module of the call."""
+    made = []
     kinds = {
         name: kind
         for module in (errors, signals, sql_audit.errors)
@@ -35,7 +37,8 @@ def made_errors() -> Iterator[tuple[Path, ast.Call, type[RqCoreError]]]:
                 name = call.func.attr if isinstance(call.func, ast.Attribute) else None
                 kind = kinds.get(str(name or getattr(call.func, "id", "")))
                 if inspect.isclass(kind) and issubclass(kind, RqCoreError):
-                    yield source, call, kind
+                    made.append((source, call, kind))
+    return made
 
 
 def test_type_checkers_know_every_argument_of_an_error() -> None:
@@ -47,7 +50,7 @@ def test_type_checkers_know_every_argument_of_an_error() -> None:
     assert not missing
 
 
-def test_the_code_passes_every_fact_in_the_message_of_an_error() -> None:
+def test_each_place_that_raises_an_error_passes_every_fact_of_its_message() -> None:
     """A call without one of the facts would raise KeyError instead of the error."""
     missing = [
         f"{source.relative_to(ROOT)}:{call.lineno}: {kind.__name__} lacks {fact}"

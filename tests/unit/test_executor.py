@@ -71,7 +71,7 @@ COMPLETE = ("complete", "error")
 
 
 @pytest.mark.parametrize(("losses", "said"), [(2, COMPLETE), (3, ("final", "poison"))])
-async def test_a_job_gets_max_losses_from_its_task_if_the_producer_lacked_the_task(
+async def test_a_worker_takes_max_losses_from_the_task_if_the_job_has_none(
     losses: int, said: tuple[str, str]
 ) -> None:
     runs = Runs(lambda: None, jobs=0)
@@ -359,7 +359,7 @@ async def test_no_job_fails_because_the_serializer_panics(
     assert "!unfinished" == runs.settlements["j0"].value
 
 
-async def test_a_thread_beyond_its_lease_and_timeout_still_reports_its_outcome(
+async def test_a_thread_that_runs_beyond_the_lease_and_the_timeout_still_reports_its_outcome(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Redis will refuse the outcome. The log then shows that the handler ran to its end."""

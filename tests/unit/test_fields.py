@@ -72,7 +72,7 @@ def test_each_effect_of_an_event_names_existing_fields(event: Event) -> None:
 
 
 @pytest.mark.parametrize("arrow", TRANSITIONS, ids=str)
-def test_each_event_puts_its_job_into_the_state_that_its_transition_names(
+def test_each_event_puts_a_job_into_the_target_state_of_its_transition(
     arrow: Transition,
 ) -> None:
     due = 1 if str(arrow.target) == "scheduled" else None

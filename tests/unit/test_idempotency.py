@@ -59,7 +59,7 @@ def test_an_idempotency_key_is_remembered_for_a_day_by_default() -> None:
     assert ("", "") == (plain.ties, plain.call)
 
 
-def test_if_id_and_idempotency_key_are_both_given_the_later_option_makes_the_id() -> None:
+def test_of_the_options_id_and_idempotency_key_the_one_given_later_makes_the_id() -> None:
     _, send = make()
     assert "x" == send.with_options(idempotency_key="k").with_options(id="x").job("a").id
     assert id_of_key("send", "k") == (
@@ -153,7 +153,9 @@ def test_enqueue_by_name_makes_the_same_id_for_an_idempotency_key() -> None:
     )
 
 
-def test_a_repeated_call_whose_first_call_was_a_duplicate_returns_the_same_holder() -> None:
+def test_a_repeated_call_with_an_idempotency_key_returns_the_duplicate_that_its_first_call_returned() -> (
+    None
+):
     app, send = make(unique=Unique(per="to"))
     with testing.fake(app) as fake:
         first = send.enqueue("a")
@@ -176,7 +178,7 @@ def test_an_idempotency_key_stays_free_if_its_unique_job_is_rejected() -> None:
         assert not keyed.enqueue("a").duplicate
 
 
-def test_the_error_for_a_full_key_of_results_names_the_command_that_raises_the_limit() -> None:
+def test_the_error_for_a_full_store_of_results_names_the_command_that_raises_the_limit() -> None:
     app, send = make()
     with testing.fake(app) as fake:
         send.with_options(idempotency_key="1").enqueue("a")
@@ -188,7 +190,7 @@ def test_the_error_for_a_full_key_of_results_names_the_command_that_raises_the_l
         assert not send.enqueue("a").duplicate
 
 
-def test_a_line_of_the_key_results_is_read_back_as_it_was_written() -> None:
+def test_a_line_of_the_redis_key_results_is_read_back_as_it_was_written() -> None:
     line = result_line("cancelled", 5, 7)
 
     assert "cancelled at=5 once=7" == line

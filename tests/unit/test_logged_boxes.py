@@ -30,7 +30,7 @@ TAKEN = (
 OTHER = ((Event.SIGNALLED, {"message": 1, "name": "refusal"} | FALSE),)
 
 
-def test_a_reused_signal_number_does_not_mark_the_new_signal_as_taken() -> None:
+def test_a_new_signal_with_the_number_of_a_taken_signal_does_not_count_as_taken() -> None:
     boxes: dict[str, LoggedBox] = {}
     for number, (event, facts) in enumerate(TAKEN + OTHER, 1):
         names = (field.name for field in JOB_EVENT_FIELDS[event])
@@ -42,7 +42,7 @@ def test_a_reused_signal_number_does_not_mark_the_new_signal_as_taken() -> None:
 
 
 @pytest.mark.parametrize("forgotten", [1, 2])
-def test_only_the_signal_of_the_remaining_history_counts(forgotten: int) -> None:
+def test_a_signal_counts_only_if_it_belongs_to_the_history_that_redis_kept(forgotten: int) -> None:
     """Redis may have forgotten the first history or the second. It forgets the second history if the old server, with
     the data of the first history, comes back."""
     rows: list[tuple[Any, ...]] = []
@@ -63,7 +63,7 @@ def test_only_the_signal_of_the_remaining_history_counts(forgotten: int) -> None
     assert expected[forgotten - 1] == found
 
 
-def test_the_doctor_accepts_a_step_that_a_restore_put_back_without_an_event() -> None:
+def test_the_doctor_accepts_a_step_that_a_restore_brought_back_without_an_event() -> None:
     box = LoggedBox(is_whole=True)
     said = {"fence": "1-2", "bytes": 4} | TRUE
     box.add(Event.STEP_SAVED, 5, said | {"entry": 1, "name": "charge"})
@@ -79,3 +79,16 @@ def test_the_doctor_accepts_a_step_that_a_restore_put_back_without_an_event() ->
     found[f"{LIFE}|2"] = texts[1].replace("receipt", "refund")
     (fault,) = box_faults({LIFE: box}, found, {LIFE: "a"})
     assert ["the log does not have entry 2, refund"] == fault.says
+
+
+@pytest.mark.parametrize("kind", ["Wait", 1, ["wait"]])
+def test_the_doctor_compares_an_entry_whose_kind_in_the_log_is_forged(kind: object) -> None:
+    box = LoggedBox(is_whole=True)
+    began = {"fence": "1-2", "entry": 1, "name": "approval", "until_ms": None}
+    box.add(Event.STEP_BEGUN, 5, began | {"kind": kind})
+    waits = entry_text(StepEntry("approval", False, 5, "1-2", kind="wait"))
+    found = {LIFE: write_header("a", 1, 0), f"{LIFE}|1": waits}
+
+    (fault,) = box_faults({LIFE: box}, found, {LIFE: "a"})
+
+    assert "approval" in fault.says[0]

@@ -111,7 +111,7 @@ ENDS: list[tuple[Outcome[Any], type[NoResult]]] = [
 
 
 @pytest.mark.parametrize("outcome, kind", ENDS, ids=lambda each: type(each).__name__)
-def test_the_errors_of_a_wait_do_not_cancel_or_snooze_the_handler_that_waits(
+def test_a_handler_that_waits_for_a_cancelled_job_is_not_cancelled_or_snoozed_itself(
     outcome: Outcome[Any], kind: type[NoResult]
 ) -> None:
     """The handler waits for another job, which is cancelled. The handler itself is not cancelled."""
@@ -130,7 +130,7 @@ def settlement(job_id: str, size: int) -> Settlement:
     return Settlement(Claim("q", job_id, "1-1", 1, 0, 0, "{}"), "complete", value="x" * size)
 
 
-def test_a_turn_splits_results_into_several_calls_within_the_size_limit() -> None:
+def test_a_worker_splits_results_into_several_calls_within_the_size_limit() -> None:
     group = [settlement(str(n), 60_000) for n in range(100)]
     queue = group[0].claim.queue
     with_claim, others = successes_in(group, {queue})

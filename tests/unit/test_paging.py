@@ -45,7 +45,7 @@ class SortedSet:
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("scores", [1, 3, 1000])
-def test_pages_by_score_omit_no_remaining_member_while_others_come_and_go(
+def test_paging_by_score_finds_every_job_that_stays_while_others_come_and_go(
     seed: int, scores: int
 ) -> None:
     dice = Random(seed)
@@ -67,7 +67,7 @@ def test_pages_by_score_omit_no_remaining_member_while_others_come_and_go(
     assert stays <= set(seen)
 
 
-def test_pages_of_equal_scores_are_read_once_each_if_nothing_changes() -> None:
+def test_paging_through_equal_scores_reads_each_job_once_if_nothing_changes() -> None:
     served = SortedSet({f"j{n:05}": 7.0 for n in range(10_000)})
     place, seen = "", []
 
@@ -82,7 +82,7 @@ def test_pages_of_equal_scores_are_read_once_each_if_nothing_changes() -> None:
     assert served.reads == 41
 
 
-def test_a_page_is_read_once_even_if_the_change_removes_all_its_jobs() -> None:
+def test_each_page_is_read_once_even_if_the_change_removes_all_jobs_of_the_page() -> None:
     served = SortedSet({f"j{n:05}": 7.0 for n in range(5_000)})
     place: str | None = ""
 
@@ -123,7 +123,7 @@ def test_pages_of_a_list_omit_no_entry_while_jobs_come_and_go(
     assert {name for name in entries if name.startswith("j")} <= set(seen)
 
 
-def test_a_change_reads_the_keys_in_the_order_in_which_jobs_move() -> None:
+def test_a_change_of_many_jobs_reads_keys_in_the_order_in_which_jobs_move_between_them() -> None:
     keys = [source.key for source in sources_of([State.READY, State.SCHEDULED])]
 
     assert keys == ["scheduled", "ready:0", "ready:1", "ready:2", "ready:3", "waiting"]

@@ -1,13 +1,24 @@
 """Programs in lua/plain: the text that a client sends, and the header of each program."""
 
+import hashlib
 import re
+from typing import Any, Final
 
 import pytest
 
+from rq_core.connections.client import Client
+from rq_core.model.keys import queue_keys
+from rq_core.protocol.engine.plan import ReplyError
+from rq_core.protocol.engine.retried_commands import Asking
+from rq_core.protocol.reads.result_reads import command
 from rq_core.scripts import script
 from rq_core.scripts.header import HeaderError
-from rq_core.scripts.plain import plain_names, plain_text
+from rq_core.scripts.plain import BY_DIGEST, by_digest, plain_names, plain_text
 from scripts.docs.lint import text_of
+from tests.unit.calls.scripted import Server, plans
+
+KEYS: Final = queue_keys("q")
+NOSCRIPT: Final = ReplyError("NOSCRIPT No matching script")
 
 
 def test_a_plain_program_has_local_names_for_keys_arguments_and_constants() -> None:
@@ -42,3 +53,27 @@ def test_the_header_of_each_plain_program_states_what_it_returns_and_whether_it_
 
     assert "\nReturns: " in header
     assert writes == text.startswith("#!lua flags=allow-oom\n")
+
+
+def test_a_program_is_sent_by_its_digest_and_as_text_to_a_server_that_lacks_it() -> None:
+    seen: list[list[Any]] = []
+
+    def answer(sent: list[Any]) -> Any:
+        seen.append(sent)
+        return NOSCRIPT if sent[0] == BY_DIGEST else [[""], "", 0]
+
+    server = Server(EVALSHA_RO=[answer], EVAL_RO=[answer])
+
+    assert {} == server.run(plans(server).endings.look("q", ["a"]))
+    short, full = seen
+    assert hashlib.sha1(full[1].encode(), usedforsecurity=False).hexdigest() == short[1]
+    assert short[2:] == full[2:]
+    assert 0 == server.slept
+
+
+def test_a_server_keeps_the_programs_that_it_was_sent_as_text(valkey_url: str) -> None:
+    with Client(valkey_url) as client:
+        client.run(client.calls.endings.look("q", ["a"]))
+        (known,) = client.run(Asking().ask([["SCRIPT", "EXISTS", by_digest(command(KEYS, []))[1]]]))
+
+    assert [1] == known

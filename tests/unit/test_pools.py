@@ -47,7 +47,7 @@ async def test_sequential_exchanges_share_a_connection(valkey_url: str, kind: ty
 
 @KINDS
 @pytest.mark.parametrize("how", ["ends it", "speaks unasked"])
-async def test_a_connection_that_was_closed_or_sent_data_without_a_command_is_not_reused(
+async def test_a_pool_does_not_reuse_a_connection_that_is_closed_or_has_unread_data(
     valkey_url: str, kind: type[Any], how: str
 ) -> None:
     """A command on a closed connection would have an unknown outcome.

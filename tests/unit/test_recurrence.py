@@ -96,7 +96,9 @@ def test_a_cron_expression_with_a_wildcard_minute_follows_elapsed_time() -> None
     assert found == [start + k * 10 * MINUTE for k in range(200)]
 
 
-def test_a_change_of_offset_between_two_instants_with_equal_offsets_is_noticed() -> None:
+def test_a_wall_time_that_comes_twice_is_noticed_though_the_instants_around_it_have_equal_offsets() -> (
+    None
+):
     """Two instants a year apart have equal UTC offsets. Between them, a clock change makes one wall time come twice."""
     rule = recurrence("n", cron="*/30 1 25 10 *", tz="Europe/London")
     first = ms("2026-10-25 01:30", "Europe/London")
@@ -135,7 +137,7 @@ def test_the_option_spread_delays_each_schedule_by_a_constant_time_below_the_spr
 # What is to be done about instants that have passed.
 
 
-def test_only_the_latest_of_all_instants_that_have_passed_is_run() -> None:
+def test_of_several_instants_that_have_passed_only_the_latest_is_run() -> None:
     rule = recurrence("n", cron="0 * * * *")
     at = ms("2026-11-25 10:00")
 

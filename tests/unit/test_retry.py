@@ -94,7 +94,7 @@ POLICY = RetryPolicy(jitter=False, retry_on=OSError, give_up_on=(PermissionError
         (POLICY, Snooze(60), ("rollback", 60, "snoozed")),
     ],
 )
-def test_a_failed_job_is_retried_with_a_delay_or_fails_finally_with_a_reason(
+def test_a_retry_policy_retries_a_failed_job_after_a_delay_or_ends_it_with_a_reason(
     policy: RetryPolicy, error: Exception, expected: tuple[str, float, str]
 ) -> None:
     assert tuple(policy.verdict(error, 2, half)) == expected

@@ -76,6 +76,7 @@ def test_the_keys_of_the_tests_are_on_different_nodes() -> None:
     [
         (["FCALL", "f", 2, "k1", "k2", "arg"], "k1"),
         (["EVALSHA", "sha", 0, "arg"], None),
+        (["EVALSHA_RO", "sha", 1, "k1", "arg"], "k1"),
         (["XREAD", "COUNT", 1, "BLOCK", 5, "STREAMS", "k", "0-0"], "k"),
         (["BLPOP", "k", 1], "k"),
         (["TIME"], None),

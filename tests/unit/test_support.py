@@ -11,7 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
+import fakeredis
 import pytest
+import redis
 import sqlalchemy
 
 from sql_audit.store import migrate
@@ -153,6 +155,23 @@ def test_an_exclusive_test_waits_for_running_tests_and_delays_later_tests(tmp_pa
         thread.join()
 
     assert order == ["first", "alone", "second"]
+
+
+def test_a_fake_server_runs_a_script_from_its_start_at_each_call_and_refuses_global_variables() -> (
+    None
+):
+    """Two servers share the compiled script, and no variable of a run."""
+    script = "local n = (n or 0) + #ARGV; redis.call('SET', KEYS[1], n); return {n, ARGV[1]}"
+    for server in (fakeredis.FakeServer(), fakeredis.FakeServer()):
+        fake = fakeredis.FakeRedis(server=server, decode_responses=True)
+
+        assert fake.eval(script, 1, "k", "a", "b") == [2, "a"]
+        assert fake.eval(script, 1, "k", "c") == [1, "c"]
+        assert fake.get("k") == "1"
+        with pytest.raises(redis.ResponseError, match="global variable"):
+            fake.eval("left = 1; redis.call('GET', 'k')", 0)
+        with pytest.raises(redis.ResponseError):
+            fake.eval("return (", 0)
 
 
 def _is_locked(path: Path) -> bool:

@@ -192,7 +192,8 @@ async def test_after_a_failed_wait_the_next_wait_is_without_a_claim(
         if len(armed) == 1:
             raise ReplyError("NOPERM this user has no permissions to run the 'blpop' command")
 
-    def arm(_queue: WatchedQueue, _seconds: float) -> asyncio.Task[None]:
+    def arm(_queue: WatchedQueue, _seconds: float, *, far: bool) -> asyncio.Task[None]:
+        assert far
         armed.append(server.waited)
         return asyncio.create_task(wait())
 

@@ -139,6 +139,7 @@ def test_each_extra_that_users_install_is_tried() -> None:
     assert extras - {"fast", "docs", "look", "dev"} == release_trial.EXTRAS.keys()
 
 
+@pytest.mark.slow
 def test_the_embedded_server_of_the_wheels_runs(installed: Path, tmp_path: Path) -> None:
     program = (
         "from rq_core.embedded import server; server.ensure_server('d'); print(server.server_status('d').running);"

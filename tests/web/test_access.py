@@ -124,7 +124,7 @@ def test_is_local_host_accepts_only_addresses_of_this_machine(host: str, local: 
 # Tokens.
 
 
-def test_only_a_viewer_with_a_token_sees_the_pages(
+def test_only_a_request_with_a_valid_token_gets_the_pages(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     token = tokens.add_token(tokens_file, "ann")
@@ -174,7 +174,7 @@ LEADS_AWAY = (
 
 @pytest.mark.parametrize("path", LEADS_AWAY)
 @pytest.mark.parametrize("root_path", ["", "/ops"])
-def test_no_address_leads_to_another_site(
+def test_no_redirect_leads_to_another_site(
     busy: Scene, browse: Browse, path: str, root_path: str
 ) -> None:
     page = browse(root_path=root_path)
@@ -216,7 +216,7 @@ def test_a_browser_gets_a_cookie_that_is_invalid_once_its_token_is_removed(
     assert page.get("/index.json").status_code == 401
 
 
-def test_a_changed_role_in_the_file_of_tokens_is_in_force_at_once(
+def test_a_changed_role_in_the_token_file_is_in_force_at_once(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     page = browse(gate=gate)
@@ -305,7 +305,7 @@ def test_a_logout_deletes_the_cookie(
     assert page.get("/").status_code == 303
 
 
-def test_the_file_of_tokens_has_no_token_in_clear_text(
+def test_the_token_file_has_no_token_in_clear_text(
     tokens_file: Path,
 ) -> None:
     token = tokens.add_token(tokens_file, "ann")
@@ -322,14 +322,14 @@ def test_the_file_of_tokens_has_no_token_in_clear_text(
 @pytest.mark.parametrize(
     "line", ["ann owner " + "0" * 64, "ann viewer " + "0" * 63, "a/b viewer " + "0" * 64, "hello"]
 )
-def test_a_file_of_tokens_with_an_invalid_line_is_refused(tokens_file: Path, line: str) -> None:
+def test_a_token_file_with_an_invalid_line_is_refused(tokens_file: Path, line: str) -> None:
     tokens_file.write_text(f"{line}\n")
 
     with pytest.raises(InvalidOption, match="line 1 is invalid"):
         Tokens(tokens_file)
 
 
-def test_a_missing_file_of_tokens_gives_no_access(
+def test_a_missing_token_file_gives_no_access(
     scene: Scene, browse: Browse, gate: ByToken, tokens_file: Path
 ) -> None:
     page = browse(gate=gate)
@@ -436,7 +436,9 @@ def test_every_answer_has_the_security_headers(scene: Scene, browse: Browse) -> 
         assert headers["referrer-policy"] == "no-referrer"
 
 
-def test_no_request_to_the_page_can_change_anything(scene: Scene, browse: Browse) -> None:
+def test_a_page_for_viewers_has_no_address_that_accepts_a_change(
+    scene: Scene, browse: Browse
+) -> None:
     page = browse()
 
     for method in ("POST", "PUT", "DELETE", "PATCH"):

@@ -87,6 +87,12 @@ def test_a_dead_job_is_requeued_or_removed(busy: Scene, browse: Browse, page: Te
     assert last_event(busy, browse, "pruned")["worker"] == "ann"
 
 
+def test_the_form_of_a_requeue_says_that_dead_children_are_requeued_first() -> None:
+    (requeue,) = [each for each in ACTIONS if each.name == "job/requeue"]
+
+    assert "If it waits for children, those that are dead are requeued first." in requeue.says
+
+
 def test_a_waiting_job_is_edited(busy: Scene, browse: Browse, page: TestClient) -> None:
     changes: list[tuple[dict[str, str], str]] = [
         ({"priority": "low"}, "ready"), ({"expires": "60"}, "ready"), ({"delay": "30"}, "scheduled"),
@@ -237,7 +243,7 @@ def test_an_operator_pauses_resumes_runs_and_removes_a_schedule(
 # Who, and why.
 
 
-def test_an_actor_with_an_e_mail_address_gets_a_name_made_from_it(
+def test_an_actor_with_an_e_mail_address_is_logged_under_a_name_made_from_the_address(
     busy: Scene, browse: Browse
 ) -> None:
     page = admin_page(browse, "ann@shop.example")
@@ -301,7 +307,7 @@ BROKEN = [
 ]  # fmt: skip
 
 
-def test_a_form_that_is_broken_or_has_other_fields_changes_nothing(
+def test_a_malformed_form_or_a_form_with_other_fields_changes_nothing(
     busy: Scene, page: TestClient
 ) -> None:
     for content, kind, status in BROKEN:
@@ -312,7 +318,7 @@ def test_a_form_that_is_broken_or_has_other_fields_changes_nothing(
     assert state_of(busy, "ready") == "ready"
 
 
-def test_the_sentence_after_an_action_cannot_be_forged_or_seen_by_other_viewers(
+def test_the_message_after_an_action_cannot_be_forged_or_seen_by_other_viewers(
     busy: Scene, browse: Browse, page: TestClient
 ) -> None:
     leads = press(page, "job/cancel", id="ready").headers["location"]

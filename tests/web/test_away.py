@@ -30,6 +30,7 @@ def within(seconds: float) -> Iterator[None]:
     assert time.monotonic() - began < seconds
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.parametrize("name", ["overview", "job"])
 def test_the_page_says_within_two_seconds_that_redis_hangs(
@@ -147,7 +148,7 @@ def test_an_unreadable_queue_hides_no_other_queue_on_the_page(scene: Scene, brow
 
 
 @pytest.mark.alone
-def test_all_reads_of_a_page_from_a_slow_redis_share_one_time_limit(
+def test_all_reads_for_one_page_from_a_slow_redis_share_one_time_limit(
     busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks two consecutive reads of 1 s. The page once took twice the time limit of one read."""

@@ -132,7 +132,7 @@ def test_an_edit_of_many_jobs_without_new_options_is_refused(
     assert many(page, "edit", READY).status_code == 400
 
 
-def test_dead_jobs_of_one_error_and_one_scope_are_requeued(
+def test_a_filter_by_error_and_scope_selects_the_dead_jobs_to_requeue(
     scene: Scene, browse: Browse, page: TestClient
 ) -> None:
     seed = scene.seed
@@ -177,7 +177,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def test_a_form_without_the_number_the_reason_or_a_filter_changes_nothing(
+def test_a_bulk_form_without_a_valid_number_reason_and_filter_changes_nothing(
     scene: Scene, page: TestClient
 ) -> None:
     enqueue(scene, 300)
@@ -219,7 +219,7 @@ def test_a_stopped_change_continues_and_changes_each_job_once(
     assert counts(scene, "cancelled") == {f"send-{number}": 1 for number in range(600)}
 
 
-def test_a_link_from_another_site_cannot_skip_the_confirmation_of_the_number(
+def test_a_forged_link_cannot_replace_the_confirmation_of_the_number_of_jobs(
     scene: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     who = "ann"
@@ -251,7 +251,7 @@ def test_at_most_the_confirmed_number_of_jobs_is_changed(scene: Scene, page: Tes
     assert len(counts(scene, "cancelled")) == 3
 
 
-def test_a_preview_says_if_it_could_not_read_all_jobs(
+def test_a_preview_that_could_not_read_all_jobs_says_so(
     scene: Scene, page: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "COUNT_S", 0.0)
@@ -274,7 +274,7 @@ def test_a_preview_shows_no_contents_of_jobs(busy: Scene, browse: Browse, page: 
     assert "/bulk" in parsed(read(page, "/")).links
 
 
-def test_a_change_of_many_jobs_needs_a_form_of_the_page_itself(
+def test_a_bulk_change_is_accepted_only_from_a_form_of_the_page_itself(
     scene: Scene, browse: Browse, page: TestClient
 ) -> None:
     enqueue(scene, 3)
@@ -289,7 +289,7 @@ def test_a_change_of_many_jobs_needs_a_form_of_the_page_itself(
     assert told(page, "queue/pause") == "The queue is paused."
 
 
-def test_a_filter_by_headers_or_arguments_is_only_for_operators_who_may_see_them(
+def test_only_operators_who_may_see_headers_and_arguments_may_filter_by_them(
     scene: Scene, browse: Browse, page: TestClient
 ) -> None:
     seed = scene.seed
@@ -312,7 +312,7 @@ def test_a_filter_by_headers_or_arguments_is_only_for_operators_who_may_see_them
         assert "arg:NAME=VALUE" in read(sees, f"/bulk?verb={verb}")
 
 
-def test_a_change_with_an_error_changes_at_most_the_confirmed_number_of_jobs(
+def test_a_bulk_change_that_meets_an_error_changes_at_most_the_confirmed_number_of_jobs(
     scene: Scene, page: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enqueue(scene, 400)
@@ -337,7 +337,7 @@ def test_a_change_with_an_error_changes_at_most_the_confirmed_number_of_jobs(
     assert len(counts(scene, "cancelled")) == 400
 
 
-def test_a_change_whose_connection_is_cut_changes_the_confirmed_number_of_jobs(
+def test_a_bulk_change_whose_connection_is_cut_changes_the_confirmed_number_of_jobs(
     scene: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks a call whose answer is lost. Redis carries it out, and then stays away for longer than the change
@@ -385,7 +385,7 @@ def pressed(page: TestClient, form: dict[str, str]) -> str:
     return str(page.post("/act/bulk", data=form, headers=OWN).headers["location"])
 
 
-def test_a_part_with_a_lost_answer_counts_for_the_confirmed_number(
+def test_a_bulk_form_that_is_sent_again_changes_at_most_the_confirmed_number_of_jobs(
     scene: Scene, page: TestClient
 ) -> None:
     enqueue(scene, 400)
@@ -402,7 +402,7 @@ def test_a_part_with_a_lost_answer_counts_for_the_confirmed_number(
     assert "400 of 400 cancelled" in read(page, leads)
 
 
-def test_a_change_of_many_jobs_pauses_between_its_steps(
+def test_a_bulk_change_pauses_between_its_steps(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks the length of the pauses. Each read of the test's clock advances it by 0.1 s, so that a step takes

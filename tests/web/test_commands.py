@@ -102,7 +102,7 @@ def test_a_page_sends_at_most_seventy_commands_however_many_jobs_and_lanes_wait(
         assert {name: count for name, count in each.items() if count > PAGE_MAX} == {}
 
 
-def test_a_read_of_a_queue_with_all_parts_sends_the_stated_number_of_commands(
+def test_reading_a_queue_that_uses_every_feature_sends_the_stated_number_of_commands(
     scene: Scene, browse: Browse
 ) -> None:
     seed = scene.seed
@@ -125,7 +125,7 @@ def test_a_read_of_a_queue_with_all_parts_sends_the_stated_number_of_commands(
     assert counts(scene, browse, queue=f"/queues/{QUEUE}")["queue"] <= PAGE_MAX
 
 
-def test_the_page_of_a_queue_reads_few_of_very_many_weights(scene: Scene, browse: Browse) -> None:
+def test_the_page_of_a_queue_reads_only_a_few_of_many_weights(scene: Scene, browse: Browse) -> None:
     """Checks 3,000 weights in the hash of the limits. The page shows the limits first."""
     seed = scene.seed
     seed.configure(fair=1)

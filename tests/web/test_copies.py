@@ -121,7 +121,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def test_a_copy_with_a_broken_form_or_of_an_unknown_job_is_refused(
+def test_a_copy_is_refused_if_the_form_is_malformed_or_the_job_is_unknown(
     busy: Scene, page: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = busy.seed.entries()
@@ -278,7 +278,7 @@ def test_copies_whose_answer_was_lost_count_for_the_confirmed_number(
     assert not found.keys() & {copying.copy_id(each, NAMED) for each in died}
 
 
-def test_a_job_that_died_twice_counts_once_for_the_confirmed_number(
+def test_a_job_that_died_twice_counts_once_towards_the_confirmed_number(
     mirrored: Scene, page: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks a job whose two deaths are read by two requests. The second request finds that the copy exists."""
@@ -323,7 +323,7 @@ def test_a_replay_copies_at_most_the_confirmed_number_of_jobs(
     assert "nothing" not in mirrored.seed.client.run(mirrored.seed.client.calls.reads.queues())
 
 
-def test_the_page_after_a_replay_does_not_offer_to_copy_the_same_jobs(
+def test_the_page_after_a_replay_does_not_offer_to_copy_the_same_jobs_again(
     mirrored: Scene, page: TestClient
 ) -> None:
     die(mirrored, 3)
@@ -353,7 +353,7 @@ def test_the_copy_form_shows_the_changed_arguments_and_the_ids_of_the_copies(
     )
 
 
-def test_a_mounted_page_makes_copies_with_the_options_of_its_app(scene: Scene) -> None:
+def test_a_mounted_page_copies_jobs_with_the_options_of_its_app(scene: Scene) -> None:
     app = App(scene.url, scene.audit_url, audit_payload="full", max_payload=100_000)
     keyed = Cap(1, per=lambda n, **_: str(n), name="by-n")
     task = app.task(queue=QUEUE, name="keyed", caps=[keyed])(lambda n: None)

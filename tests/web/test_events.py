@@ -74,7 +74,7 @@ def test_a_long_history_of_a_job_has_pages(
     assert "the last events" in read(page, pages[0]["older"])
 
 
-def test_a_page_is_not_sent_again_if_only_the_ages_in_it_have_changed(
+def test_a_page_is_not_sent_again_if_only_displayed_ages_have_changed(
     busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks pages with ages, which change at every read. The server must not send them every 2 s."""

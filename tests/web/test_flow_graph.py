@@ -58,7 +58,7 @@ def half(scene: Scene) -> FlowJob:
     return flow
 
 
-def test_the_page_has_the_state_the_jobs_and_the_children_of_each_node(
+def test_the_page_of_a_flow_shows_the_state_the_jobs_and_the_children_of_each_node(
     half: FlowJob, browse: Browse
 ) -> None:
     flow = flow_on(browse())
@@ -78,7 +78,25 @@ def test_the_page_has_the_state_the_jobs_and_the_children_of_each_node(
     assert (merge["path"], merge["after"]) == ("", ["render"])
 
 
-def test_the_drawing_is_one_svg_with_a_link_to_a_child_of_each_node_and_a_line_for_each_dependency(
+def test_the_progress_bar_of_a_flow_counts_the_ended_jobs_of_a_running_map(
+    scene: Scene, browse: Browse
+) -> None:
+    flow = FlowJob(scene.seed, graph_by({"render": []}, {"render": 4}, queue=QUEUE))
+    scene.seed.show(flow.claim, says="0/4")
+    flow.launch("render")
+    flow.done("render", 0)
+    flow.park()
+    run(scene, flow.child("render", 2), flow.child("render", 3))
+    scene.seed.enqueue(scene.seed.job(flow.child("render", 1), keep_ms=60_000, priority="critical"))
+    scene.seed.complete(scene.seed.claim_one(flow.child("render", 1)))
+    page = browse()
+
+    shown = page.get(f"{PATH}.json").json()["progress"]
+    assert (shown["done"], shown["total"], shown["share"]) == (2, 4, 0.5)
+    assert "<b>50 %</b> · 2 of 4" in read(page, PATH)
+
+
+def test_the_drawing_of_a_flow_links_each_node_to_a_child_and_has_a_line_for_each_dependency(
     half: FlowJob, browse: Browse
 ) -> None:
     page = browse()
@@ -125,11 +143,11 @@ def test_the_page_of_a_dead_flow_names_what_failed_and_the_command_that_runs_it_
         "skipped",
     ]
     assert "It died, since nodes failed: <b>b</b>." in text
-    assert f"<code>rq-core requeue {QUEUE} flow</code>" in text
+    assert f"<code>rq-core requeue flow -q {QUEUE}</code>" in text
     assert f'<a class="node n-failed" href="/jobs/{QUEUE}/{flow.child("b")}"' in text
 
 
-def test_a_flow_that_stopped_its_nodes_shows_them_as_stopped(scene: Scene, browse: Browse) -> None:
+def test_nodes_that_a_flow_stopped_are_shown_as_stopped(scene: Scene, browse: Browse) -> None:
     flow = FlowJob(
         scene.seed, graph_by({"a": [], "b": [], "c": ["b"]}, queue=QUEUE, on_failure=CANCEL)
     )
@@ -197,7 +215,7 @@ def wide(count: int) -> dict[str, list[str]]:
     return {name: [names[number - 10]] * (number >= 10) for number, name in enumerate(names)}
 
 
-def test_a_graph_of_two_hundred_nodes_is_drawn_and_a_larger_one_has_counts_and_what_failed(
+def test_a_flow_of_200_nodes_is_drawn_and_a_larger_flow_is_shown_as_counts_and_failures(
     scene: Scene, browse: Browse
 ) -> None:
     page = browse(log=False)
@@ -222,7 +240,7 @@ def test_a_graph_of_two_hundred_nodes_is_drawn_and_a_larger_one_has_counts_and_w
     assert document["left_out"] == 890
 
 
-def test_a_graph_with_too_many_lines_has_a_table_and_no_drawing(
+def test_a_graph_with_too_many_lines_is_shown_as_a_table_without_a_drawing(
     scene: Scene, browse: Browse
 ) -> None:
     first = [f"a{n}" for n in range(60)]
@@ -234,6 +252,43 @@ def test_a_graph_with_too_many_lines_has_a_table_and_no_drawing(
     assert 'class="graph"' not in text
     assert text.count('<th scope="row" class="id">') == 120
     assert len(text) < 150_000
+    assert "a0, a1, a2, a3, a4, a5, a6, a7, a8, a9 and 50 more</td>" in text
+
+
+def test_each_drawn_node_lists_only_a_bounded_number_of_other_nodes(
+    scene: Scene, browse: Browse
+) -> None:
+    """Checks a graph that is drawn, in which each node is after all nodes before it."""
+    names = [f"n{n}" for n in range(NODES_MAX)]
+    nodes = {name: names[:n] for n, name in enumerate(names)}
+    FlowJob(scene.seed, graph_by(nodes, queue=QUEUE))
+    page = browse()
+
+    flow = flow_on(page)
+    rows = {row["name"]: (row["after"], row["after_left_out"]) for row in flow["rows"]}
+    text = read(page, PATH)
+    assert (flow["is_drawn"], len(rows)) == (True, NODES_MAX)
+    assert rows["n10"] == (names[:10], 0)
+    assert rows["n199"] == (["n198"], 198)
+    assert svg_of(text).count("<path d=") == NODES_MAX - 1
+    assert "n198 and 198 more</td>" in text
+    assert 'aria-label="n199: waits; after n198 and 198 more"' in text
+
+
+def test_a_node_of_a_flow_that_is_not_drawn_lists_a_bounded_number_of_earlier_nodes(
+    scene: Scene, browse: Browse
+) -> None:
+    names = [f"n{n}" for n in range(NODES_MAX)]
+    flow = FlowJob(
+        scene.seed, graph_by({**{each: [] for each in names}, "last": names}, queue=QUEUE)
+    )
+    flow.launch("last")
+    page = browse()
+
+    found = flow_on(page)
+    (row,) = [each for each in found["rows"] if each["name"] == "last"]
+    assert not found["is_drawn"]
+    assert (row["after"], row["after_left_out"]) == (names[:10], NODES_MAX - 10)
 
 
 @pytest.mark.usefixtures("nothing_is_shared")
@@ -281,7 +336,7 @@ def test_the_page_of_the_largest_flow_sends_few_commands_and_gets_no_results(
     "args_json",
     ["{}", "[]", '{"graph": 7}', json.dumps({"graph": {"name": MARKUP, "on_failure": MARKUP, "nodes": []}})],
 )  # fmt: skip
-def test_arguments_that_are_no_graph_are_said_and_the_page_is_shown(
+def test_the_page_of_a_flow_says_that_its_arguments_are_no_graph(
     scene: Scene, browse: Browse, args_json: str
 ) -> None:
     scene.seed.enqueue(scene.seed.job("flow", task=FLOW_TASK, args_json=args_json, spec_max=9_999))
@@ -291,7 +346,9 @@ def test_arguments_that_are_no_graph_are_said_and_the_page_is_shown(
     assert "<img src" not in text
 
 
-def test_a_name_with_markup_is_no_name_of_a_node(scene: Scene, browse: Browse) -> None:
+def test_a_graph_with_markup_in_the_name_of_a_node_is_not_shown(
+    scene: Scene, browse: Browse
+) -> None:
     FlowJob(scene.seed, graph_by({MARKUP: []}, queue=QUEUE))
     text = read(browse(), PATH)
 
@@ -311,7 +368,7 @@ def test_a_name_with_markup_is_no_name_of_a_node(scene: Scene, browse: Browse) -
         {"rq_core.flow.again-1": '{"stops": 1, "nodes": {"x": [1]}}'},
     ],
 )
-def test_forged_steps_of_a_flow_are_said_and_the_page_is_shown(
+def test_the_page_of_a_flow_says_that_its_steps_are_unreadable(
     scene: Scene, browse: Browse, forged: dict[str, str | None]
 ) -> None:
     flow = FlowJob(scene.seed, graph_by(DIAMOND, queue=QUEUE))
@@ -334,7 +391,7 @@ def test_a_forged_state_of_a_child_is_shown_as_text(half: FlowJob, browse: Brows
     assert "1 &lt;img" in text
 
 
-def test_a_flow_whose_box_is_lost_shows_no_states(half: FlowJob, browse: Browse) -> None:
+def test_a_flow_whose_saved_steps_are_lost_shows_no_states(half: FlowJob, browse: Browse) -> None:
     half.control.hdel(half.seed.keys("boxes"), LIFE)
 
     assert "cannot be shown: Redis has lost what the flow had saved" in read(browse(), PATH)

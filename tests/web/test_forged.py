@@ -51,7 +51,7 @@ def look_at_all(browse: Browse) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "column", ["mirror_cursor.events", "job_attempt.claimed_at_ms", "job.ready_at_ms"]
 )
-def test_each_page_answers_if_the_log_has_bytes_in_place_of_a_number(
+def test_each_page_answers_even_if_the_log_has_bytes_in_place_of_a_number(
     busy: Scene, browse: Browse, column: str
 ) -> None:
     table, _, name = column.partition(".")
@@ -60,7 +60,9 @@ def test_each_page_answers_if_the_log_has_bytes_in_place_of_a_number(
     look_at_all(browse)
 
 
-def test_the_first_page_says_that_the_log_has_forged_values(busy: Scene, browse: Browse) -> None:
+def test_the_first_page_names_the_verify_command_if_the_log_has_forged_values(
+    busy: Scene, browse: Browse
+) -> None:
     forge_rows(busy, "UPDATE mirror_cursor SET at_ms = ?", SECRET)
 
     overview = look_at_all(browse)["/"]
@@ -133,7 +135,7 @@ def test_a_dead_job_with_a_strange_error_hides_no_other_dead_job(
     assert found[f"/jobs/{QUEUE}/died"]["job"]["state"] == "dead"
 
 
-def test_a_job_with_deeply_nested_json_has_its_page(busy: Scene, browse: Browse) -> None:
+def test_a_job_with_deeply_nested_json_still_has_a_page(busy: Scene, browse: Browse) -> None:
     change_field(busy, "jobs", "waits", lambda _: DEEP)
 
     document = look_at_all(browse)[f"/jobs/{QUEUE}/waits"]

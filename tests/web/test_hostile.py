@@ -148,7 +148,7 @@ def test_no_page_shows_the_secret_fields_of_jobs(secretive: Scene, browse: Brows
             assert SECRET not in answer.text, place
 
 
-def test_a_viewer_with_the_right_sees_the_secret_fields_of_jobs(
+def test_a_viewer_with_the_right_to_see_arguments_sees_the_secret_fields_of_jobs(
     secretive: Scene, browse: Browse
 ) -> None:
     """Checks that the pages have the secret. Only then does the test of viewers without the right prove anything."""

@@ -86,7 +86,7 @@ def test_a_hostile_text_in_a_column_of_the_log_is_shown_as_text(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", [each.name for each in KEYS])
-def test_a_hostile_text_in_a_key_of_a_queue_is_shown_as_text(
+def test_a_hostile_text_in_a_redis_key_of_a_queue_is_shown_as_text(
     busy: Scene, browse: Browse, key: str
 ) -> None:
     """Checks each field of each hash, and a member in each list and set."""

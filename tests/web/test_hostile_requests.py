@@ -92,7 +92,7 @@ def test_a_search_for_text_that_sql_cannot_store_is_no_error(
         assert answer.status_code in (200, 400), answer.text
 
 
-def test_arguments_that_one_viewer_may_see_are_not_shared_with_other_viewers(
+def test_arguments_that_one_viewer_may_see_are_not_shown_to_other_viewers(
     scene: Scene, browse: Browse
 ) -> None:
     scene.die("died")

@@ -55,7 +55,7 @@ def reached(edges: set[tuple[int, int]]) -> set[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_nodes_lie_apart_and_inside_of_the_drawing(seed: int) -> None:
+def test_nodes_do_not_overlap_and_lie_inside_the_drawing(seed: int) -> None:
     drawing = drawn(*random_graph(seed))
 
     for one, other in combinations(drawing.nodes, 2):
@@ -66,7 +66,7 @@ def test_nodes_lie_apart_and_inside_of_the_drawing(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_each_line_leads_forward_and_crosses_no_node(seed: int) -> None:
+def test_each_line_of_the_drawing_leads_forward_and_crosses_no_node(seed: int) -> None:
     drawing = drawn(*random_graph(seed))
 
     for line in drawing.lines:
@@ -81,7 +81,7 @@ def test_each_line_leads_forward_and_crosses_no_node(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_the_lines_say_all_that_the_graph_says_and_none_says_what_others_say(seed: int) -> None:
+def test_the_lines_of_the_drawing_show_every_dependency_and_none_is_redundant(seed: int) -> None:
     before = random_graph(seed)
     drawing = drawn(*before)
 
@@ -108,14 +108,14 @@ def test_a_diamond_is_symmetric() -> None:
     assert a.x < b.x == c.x < d.x
 
 
-def test_lines_between_two_rows_of_nodes_do_not_cross_if_they_need_not() -> None:
+def test_lines_between_two_columns_do_not_cross_if_they_need_not() -> None:
     # The second row is declared in the opposite order.
     drawing = drawn((), (), (), (2,), (1,), (0,))
 
     assert [drawing.nodes[n].y for n in (0, 1, 2)] == [drawing.nodes[n].y for n in (5, 4, 3)]
 
 
-def test_a_node_after_very_many_is_at_the_top_where_it_is_seen() -> None:
+def test_a_node_that_depends_on_sixty_nodes_is_drawn_at_the_top() -> None:
     drawing = drawn(*[()] * 60, tuple(range(60)))
 
     assert drawing.nodes[-1].y == EDGE

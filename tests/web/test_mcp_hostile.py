@@ -21,7 +21,7 @@ from rq_core.web.views import ROWS_MAX
 from tests.kit.servers import RedisServer
 from tests.web.conftest import QUEUE, SECRET, Browse, Scene, make_busy
 from tests.web.test_forged import forge_rows
-from tests.web.test_mcp import CALLS, client, server, text_of
+from tests.web.test_mcp import CALLS, client, read_whole, server, text_of
 
 __all__ = ["server"]  # A fixture.
 
@@ -35,19 +35,7 @@ def strict(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-async def read_whole(tools: Tools, name: str, given: dict[str, str]) -> Any:
-    """Call a tool until all its sources answer in time. Return its document."""
-    for _ in range(20):
-        document = json.loads(text_of(await tools.call(name, given)))
-        if not document["unread"]:
-            return document
-        await asyncio.sleep(1.1)  # The answer is kept for a second.
-    raise AssertionError(document["unread"])
-
-
-def test_output_of_an_app_does_not_reach_the_client_of_the_tools(
-    busy: Scene, tmp_path: Path
-) -> None:
+def test_output_of_an_app_does_not_reach_the_mcp_client(busy: Scene, tmp_path: Path) -> None:
     (tmp_path / "printing.py").write_text(
         "import os, sys\n"
         "from rq_core import App\n"
@@ -73,7 +61,7 @@ def test_output_of_an_app_does_not_reach_the_client_of_the_tools(
     assert "loading" in made.stderr
 
 
-async def test_lists_of_names_and_forged_fields_have_at_most_a_hundred_rows(scene: Scene) -> None:
+async def test_a_tool_returns_at_most_100_names_even_of_forged_fields(scene: Scene) -> None:
     for number in range(150):
         scene.seed.of(f"q{number}").enqueue("a")
     scene.die("died")
@@ -154,7 +142,7 @@ async def test_no_tool_and_no_page_shows_the_keys_and_values_of_steps_and_signal
     assert [at for at, text in enumerate([*texts, *pages]) if SECRET in text] == [3, 4]
 
 
-async def test_moments_and_positions_out_of_range_are_answered_or_refused_with_a_sentence(
+async def test_a_tool_answers_an_extreme_moment_or_position_or_refuses_it_with_a_sentence(
     busy: Scene,
 ) -> None:
     moments = {
@@ -186,7 +174,7 @@ async def test_a_missing_database_is_not_created(busy: Scene, tmp_path: Path) ->
     assert [path for path in paths if path.exists()] == []
 
 
-async def test_invalid_lines_do_not_end_the_command_of_the_tools(busy: Scene) -> None:
+async def test_invalid_lines_do_not_end_the_mcp_command(busy: Scene) -> None:
     begin = {
         "protocolVersion": "2025-06-18",
         "capabilities": {},
@@ -224,6 +212,7 @@ async def test_invalid_lines_do_not_end_the_command_of_the_tools(busy: Scene) ->
     assert json.loads(answers[2]["result"]["content"][0]["text"])["queues"][0]["queue"] == QUEUE
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 async def test_many_calls_at_once_end_in_time_while_redis_is_frozen(
     scene: Scene, server: RedisServer

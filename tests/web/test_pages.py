@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html.parser
+import json
 import logging
 import re
 import threading
@@ -13,6 +14,10 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from rq_core.model.durable.children import child_id, child_wait, parent_header
+from rq_core.model.durable.forks import ForkOrigin, origin_header
+from rq_core.model.headers import FORK_HEADER, PARENT_HEADER
+from rq_core.protocol.calls.boxes import Sending, send_signals
 from rq_core.web import pages
 from rq_core.web.pages import PAGES
 from rq_core.web.rows import wait_row
@@ -71,7 +76,7 @@ def parsed(text: str) -> Whole:
     return found
 
 
-def test_every_page_has_an_address_in_these_tests() -> None:
+def test_the_tests_have_an_address_for_every_page() -> None:
     assert {page.name for page in PAGES if page.role == VIEWER} == ADDRESSES.keys()
 
 
@@ -96,6 +101,7 @@ def test_a_page_is_a_whole_document_and_has_a_json_form(
         assert "start it with --audit URL" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ADDRESSES)
 def test_every_link_of_a_page_leads_to_an_existing_page(
     busy: Scene, browse: Browse, name: str
@@ -150,7 +156,7 @@ def test_the_page_of_an_empty_server_says_what_to_do(scene: Scene, browse: Brows
         wait_until(partial(has_hint, page, name), f"{name} says what to do")
 
 
-def test_the_page_of_a_waiting_job_names_the_job_for_which_it_waits(
+def test_the_page_of_a_waiting_job_names_the_full_scope_and_the_job_that_holds_it(
     busy: Scene, browse: Browse
 ) -> None:
     document = browse().get(f"/jobs/{QUEUE}/waits.json").json()
@@ -177,7 +183,7 @@ def test_the_page_of_an_ended_job_shows_its_events_and_its_waits(
 UNTIL = 9_000_000_000_000
 
 
-def test_the_page_of_a_durable_job_lists_its_steps_and_marks_those_in_doubt(
+def test_the_page_of_a_durable_job_lists_its_steps_and_marks_the_steps_in_doubt(
     scene: Scene, browse: Browse
 ) -> None:
     claim = scene.seed.running("durable")
@@ -225,6 +231,10 @@ def test_the_page_of_a_parked_job_says_what_it_waits_for(scene: Scene, browse: B
     seed.wait(claim, str(UNTIL))
     seed.wait(claim, entry=2, name="nap", what="sleep")
     seed.signal("durable", name="refusal", key="secret-9", value='"private"')
+    life = seed.life_of("durable")
+    of_child = Sending("durable", "rq_core.child.1.0", "", "null", life)
+    (sent,) = seed.client.run(send_signals(QUEUE, [of_child], by="w-1"))
+    assert sent.outcome == "sent"
     seed.park(claim, waits="1,2")
 
     found = browse(log=False).get(f"/jobs/{QUEUE}/durable.json").json()
@@ -245,7 +255,52 @@ def test_the_page_of_a_parked_job_says_what_it_waits_for(scene: Scene, browse: B
     assert "parked" in read(browse(log=False), f"/queues/{QUEUE}")
 
 
-def test_an_unfinished_wait_is_counted_until_now_if_redis_has_the_job() -> None:
+def test_the_page_of_a_child_and_of_a_fork_link_to_the_jobs_that_they_come_from(
+    scene: Scene, browse: Browse
+) -> None:
+    life = "9f3a0b1c22aa0001"
+    made = child_id(life, "parts", 0)
+    parent = parent_header("home", "whole", child_wait(1, 0), life, "parts")
+    headers = {
+        made: {PARENT_HEADER: parent},
+        "forged": {PARENT_HEADER: parent},
+        "o-1.fx": {FORK_HEADER: origin_header(ForkOrigin("o-1", life, 2, 1))},
+    }
+    for job_id, each in headers.items():
+        job = scene.seed.job(job_id)
+        scene.seed.enqueue(job._replace(headers_json=json.dumps(each)))
+    page = browse(log=False)
+
+    shown = {job_id: read(page, f"/jobs/{QUEUE}/{job_id}") for job_id in headers}
+
+    assert ' · child of <a class="id" href="/jobs/home/whole">whole</a>' in shown[made]
+    assert f' · fork of <a class="id" href="/jobs/{QUEUE}/o-1">o-1</a>' in shown["o-1.fx"]
+    assert "child of" not in shown["forged"]
+
+
+def test_parked_jobs_are_counted_on_the_first_page_and_in_the_choice_of_states(
+    scene: Scene, browse: Browse
+) -> None:
+    scene.seed.running("runs")
+    assert "parked" not in read(browse(log=False), "/")
+    for name in ("one", "two"):
+        scene.seed.parked(name)
+
+    page = browse(log=False)
+    first = page.get(as_json("/")).json()
+    found = page.get(f"/jobs.json?queue={QUEUE}").json()["choices"]
+    (chip,) = [each for each in found["states"] if each["says"] == "parked"]
+
+    assert (2, 2) == (first["totals"]["parked"], first["queues"][0]["parked"])
+    assert "<dt>parked</dt>" in read(page, "/")
+    assert "state=parked" in read(page, "/")
+    assert (2, 3) == (chip["count"], found["queues"][0]["count"])
+    assert ["one", "two"] == sorted(
+        each["id"] for each in page.get(as_json(chip["path"])).json()["jobs"]
+    )
+
+
+def test_an_unfinished_wait_is_counted_up_to_now_if_the_job_is_still_in_redis() -> None:
     """Checks a log that ended 8 ms after the enqueue. The job has waited for a minute. Once, the page showed 8 ms."""
     wait = {
         "since_ms": 1_000,
@@ -371,6 +426,7 @@ def test_an_answer_that_the_browser_already_has_is_sent_without_its_body(
     assert again.headers["content-security-policy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/", f"/queues/{QUEUE}", f"/jobs/{QUEUE}/waits"])
 def test_fifty_viewers_cause_one_read_of_redis(busy: Scene, browse: Browse, path: str) -> None:
     page = browse(log=False)
@@ -388,7 +444,7 @@ def test_fifty_viewers_cause_one_read_of_redis(busy: Scene, browse: Browse, path
     assert _calls(busy.seed) - before <= 4 * 90
 
 
-def test_one_document_is_made_for_fifty_tabs(
+def test_one_document_serves_fifty_tabs(
     busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks how often the page makes a document. To make fifty would keep a processor core busy."""
@@ -424,7 +480,7 @@ def test_the_page_marks_numbers_that_are_lower_bounds(scene: Scene, browse: Brow
     assert re.search(r"≥ \d+ s", text)
 
 
-def test_the_page_of_a_queue_counts_the_jobs_of_a_bounded_number_of_lanes(
+def test_the_page_of_a_queue_counts_waiting_jobs_in_a_bounded_number_of_lanes(
     scene: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "LANES_MAX", 40)
@@ -441,7 +497,7 @@ def test_the_page_of_a_queue_counts_the_jobs_of_a_bounded_number_of_lanes(
     assert (limits[0]["scope"], limits[0]["waiting_says"]) == ("tenant", "20+")
 
 
-def test_a_list_reads_a_bounded_number_of_jobs_and_says_so(
+def test_a_list_reads_a_bounded_number_of_jobs_and_says_where_it_stopped(
     scene: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "MEMBERS_MAX", 50)

@@ -95,7 +95,7 @@ def test_a_log_that_cannot_be_read_does_not_hide_a_pause(scene: Scene, cli: Comm
     assert "the audit log cannot be read" in answer.stderr
 
 
-def test_metrics_count_paused_scopes_and_the_causes_of_their_pauses(scene: Scene) -> None:
+def test_metrics_count_paused_scopes_by_the_causes_of_their_pauses(scene: Scene) -> None:
     pause_by_failures(scene)
     pauses = scene.seed.client.calls.pauses
     scene.seed.client.run(pauses.pause(QUEUE, f"{FAMILY}=h2", by="ada"))

@@ -61,7 +61,9 @@ def role_needed(method: str, path: str) -> str | None:
     return VIEWER
 
 
-def test_every_route_has_a_rule_in_the_table_and_in_this_test(scene: Scene, browse: Browse) -> None:
+def test_every_route_has_a_rule_in_the_table_and_a_role_in_this_test(
+    scene: Scene, browse: Browse
+) -> None:
     served = routes_of(browse())
 
     assert served == {(rule.method, rule.path) for rule in RULES}
@@ -70,7 +72,7 @@ def test_every_route_has_a_rule_in_the_table_and_in_this_test(scene: Scene, brow
     assert {each.path for each in ACTIONS} <= NEEDED.keys()
 
 
-def test_a_route_answers_only_senders_with_its_role(scene: Scene, browse: Browse) -> None:
+def test_a_route_answers_only_senders_with_the_required_role(scene: Scene, browse: Browse) -> None:
     role: str | None = None
     page = browse(
         log=False, gate=Mounted(lambda _: None if role is None else Access("ann", role=role))

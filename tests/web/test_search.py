@@ -81,7 +81,7 @@ def test_a_search_accepts_exactly_the_outcomes_of_the_log() -> None:
 
 
 @pytest.mark.parametrize("behind", ["x", "1/2", "1/2/q/", "9" * 20 + "/1-1/q/j", "1/1-1/q"])
-def test_an_invalid_position_of_a_page_is_refused(behind: str) -> None:
+def test_an_invalid_position_in_a_list_of_pages_is_refused(behind: str) -> None:
     with pytest.raises(InvalidOption, match="behind"):
         asked("", behind=behind)
 

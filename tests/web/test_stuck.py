@@ -52,7 +52,7 @@ def test_a_past_wait_is_found_by_its_time_and_explained(scene: Scene, browse: Br
     assert wait["in_front"][0]["named"] == ["export", "invoice-0"]
 
 
-def test_the_mark_of_a_queue_is_as_urgent_as_its_worst_cause(scene: Scene, browse: Browse) -> None:
+def test_the_badge_of_a_queue_is_as_urgent_as_its_worst_cause(scene: Scene, browse: Browse) -> None:
     scene.seed.enqueue("a")
     scene.seed.configure(paused=1)
     scene.present()

@@ -148,7 +148,7 @@ async def test_a_stored_cap_of_the_old_name_still_counts_jobs_of_the_alias(
     }
 
 
-async def test_the_hook_of_the_new_task_runs_for_dead_jobs_of_the_alias(
+async def test_the_hook_for_dead_jobs_runs_for_jobs_that_were_enqueued_under_an_alias(
     make_app: Callable[[], App],
 ) -> None:
     app = make_app()

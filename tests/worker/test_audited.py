@@ -102,7 +102,9 @@ def test_a_worker_with_audit_starts_on_an_emptied_redis_but_not_on_another_redis
     assert _left(client) == 1
 
 
-def test_many_finished_jobs_leave_few_keys(app: App, client: Client, witness: crew.Witness) -> None:
+def test_ended_jobs_leave_few_keys_in_redis(
+    app: App, client: Client, witness: crew.Witness
+) -> None:
     """Checks that Redis keeps no data of ended jobs. After 10,200 jobs in three queues it has fewer than 36 keys."""
     for queue in ("one", "two", "three"):
         send = crew.coroutine.with_options(queue=queue)

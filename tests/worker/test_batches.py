@@ -217,7 +217,7 @@ async def test_a_batch_handler_can_give_up_or_snooze_one_member(shop: App, serve
     assert event_types(server, ids[2], QUEUE) == SUCCEEDED
 
 
-async def test_an_exception_of_a_batch_handler_fails_each_job_by_its_own_attempts(
+async def test_an_exception_of_a_batch_handler_counts_for_each_job_according_to_that_jobs_max_attempts(
     shop: App, server: Client
 ) -> None:
     """Checks jobs with different numbers of attempts. Before the exception, the handler fails one job itself."""
@@ -242,7 +242,7 @@ async def test_an_exception_of_a_batch_handler_fails_each_job_by_its_own_attempt
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "def"])
-async def test_halving_fails_only_the_bad_jobs_of_a_batch(
+async def test_with_on_error_halve_only_the_bad_jobs_of_a_batch_fail(
     shop: App, server: Client, is_async: bool
 ) -> None:
     calls: list[int] = []
@@ -276,7 +276,7 @@ async def test_halving_fails_only_the_bad_jobs_of_a_batch(
     assert await shop.handle_by_id(QUEUE, ids[50]).result_async(timeout=5) == 50
 
 
-async def test_halving_stops_after_eight_failed_calls_in_an_outage(
+async def test_with_on_error_halve_an_outage_causes_at_most_eight_failed_calls(
     shop: App, server: Client
 ) -> None:
     calls: list[int] = []
@@ -431,7 +431,7 @@ async def test_a_worker_that_retires_runs_the_jobs_that_wait_for_their_batch(
     assert calls == [5]
 
 
-async def test_a_stop_during_the_handler_gives_its_jobs_back_after_the_grace(
+async def test_jobs_of_a_batch_whose_handler_outlasts_the_grace_are_given_back(
     shop: App, server: Client
 ) -> None:
     begun = asyncio.Event()
@@ -524,7 +524,7 @@ async def test_a_job_that_is_cancelled_while_its_batch_waits_leaves_the_batch(
     assert batches == [[0], [2]]
 
 
-async def test_an_async_batch_is_stopped_when_no_job_is_left_in_it(
+async def test_an_async_batch_handler_is_stopped_when_every_job_of_its_batch_is_cancelled(
     shop: App, server: Client
 ) -> None:
     begun = asyncio.Event()
@@ -543,7 +543,9 @@ async def test_an_async_batch_is_stopped_when_no_job_is_left_in_it(
     assert [event_types(server, each, QUEUE)[-1] for each in ids] == ["cancelled"] * 2
 
 
-async def test_caps_count_jobs_and_unique_names_belong_to_jobs(shop: App, server: Client) -> None:
+async def test_caps_and_unique_names_apply_to_each_job_of_a_batch(
+    shop: App, server: Client
+) -> None:
     calls: list[list[str]] = []
 
     async def store(jobs: list[Job[Event]]) -> None:
@@ -559,7 +561,7 @@ async def test_caps_count_jobs_and_unique_names_belong_to_jobs(shop: App, server
     assert [len(call) for call in calls] == [2, 2, 2]
 
 
-async def test_around_functions_and_dependencies_are_entered_once_for_a_batch(
+async def test_middleware_and_dependencies_are_entered_once_for_a_batch(
     shop: App, server: Client
 ) -> None:
     entered.clear()

@@ -59,7 +59,7 @@ async def test_jobs_of_a_failing_host_wait_and_run_once_it_is_well(app: App) -> 
     assert not log_of(app.client, "died", QUEUE)
 
 
-async def test_excepted_errors_do_not_count(app: App) -> None:
+async def test_errors_that_a_breaker_excepts_do_not_count_for_that_breaker(app: App) -> None:
     """One breaker excepts the error, and the other breaker does not."""
 
     @app.task(
@@ -123,7 +123,9 @@ async def test_breakers_count_jobs_of_producers_without_the_code_and_of_schedule
         assert (scope.use.standing, scope.waiting) == ("paused", 2)
 
 
-async def test_a_timeout_counts_and_a_batch_counts_each_of_its_jobs(app: App) -> None:
+async def test_a_timeout_counts_as_one_failure_and_a_failed_batch_counts_once_for_each_job(
+    app: App,
+) -> None:
     @app.task(queue=QUEUE, breaker=breaker(failures=1), timeout=0.05)
     async def slow(host: str) -> None:
         await asyncio.sleep(60)

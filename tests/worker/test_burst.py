@@ -52,7 +52,7 @@ async def test_a_burst_ends_though_jobs_wait_for_a_cap_of_0(
 
 
 @pytest.mark.parametrize("concurrency", [1, 100])
-async def test_a_burst_logs_once_which_jobs_it_leaves_in_the_queue(
+async def test_a_burst_worker_logs_once_which_jobs_it_leaves_in_the_queue(
     app: App,
     client: Client,
     witness: crew.Witness,

@@ -294,7 +294,7 @@ class Late(AsyncPoolTransport):
         return replies
 
 
-async def test_neither_of_two_turns_runs_jobs_that_were_claimed_before_the_caps_were_declared(
+async def test_jobs_that_two_turns_claimed_before_the_caps_were_declared_are_not_run(
     make_app: Callable[[], App], run: RunApp
 ) -> None:
     """Checks two claims that Redis carries out in a new epoch. The worker declares its caps only afterwards."""

@@ -143,7 +143,7 @@ async def test_a_pause_of_a_key_holds_back_all_its_jobs_and_uses_no_attempt(app:
     assert log_of(app.client, "retried") == []
 
 
-async def test_an_impossible_cost_or_pause_raises_an_error_in_the_handler(app: App) -> None:
+async def test_an_invalid_cost_or_pause_raises_an_error_in_the_handler(app: App) -> None:
     found: list[BaseException] = []
 
     @app.task(queue=QUEUE, name="ask", caps=asks())
@@ -254,7 +254,7 @@ async def test_a_job_that_pauses_a_rate_without_a_limit_is_given_back(app: App, 
     assert begun == 3
 
 
-async def test_a_pause_of_a_key_that_only_a_cap_counts_is_an_error(app: App) -> None:
+async def test_pausing_a_key_that_has_only_a_cap_is_an_error(app: App) -> None:
     @app.task(
         queue=QUEUE, name="ask", caps=[Cap(5, per="model")], retry=RetryPolicy(max_attempts=1)
     )

@@ -41,6 +41,7 @@ async def test_a_job_with_unreadable_counters_delays_no_other_job(
         assert event_types(client, each.id) == ["enqueued", "claimed", "succeeded"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["alone", "supervised"])
 def test_a_worker_starts_though_one_of_its_queues_is_damaged(
     app: App, client: Client, witness: crew.Witness, options: tuple[str, ...]

@@ -41,7 +41,7 @@ def test_a_saved_step_is_not_done_again_after_its_worker_was_killed(
 
 
 @pytest.mark.slow
-def test_the_save_of_a_worker_whose_lease_has_expired_is_refused(
+def test_redis_refuses_to_save_a_step_for_a_worker_whose_lease_has_expired(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     """Checks a worker that resumes after its lease has expired. Redis refuses the save, and no further step begins."""
@@ -67,7 +67,7 @@ def test_the_save_of_a_worker_whose_lease_has_expired_is_refused(
     assert 1 == len({facts["fence"] for facts in saved})
 
 
-async def test_one_call_saves_the_steps_of_several_handlers(
+async def test_steps_of_several_handlers_are_saved_in_one_call(
     client: Client, witness: crew.Witness, app: App, run_worker: RunWorker
 ) -> None:
     handles = [crew.steps_and_kills.enqueue(4, 0) for _ in range(20)]

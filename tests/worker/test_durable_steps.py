@@ -125,7 +125,7 @@ async def test_the_next_wait_does_not_take_a_signal_that_was_taken_before_a_fail
     assert ["first", "first", "second"] == did
 
 
-async def test_a_run_reads_the_box_once_if_its_waits_are_over(
+async def test_a_run_whose_waits_are_over_reads_the_saved_steps_once(
     own: App, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load = Saver.load
@@ -155,7 +155,7 @@ async def test_a_run_reads_the_box_once_if_its_waits_are_over(
     assert ["read from 1", "first", "second", "end"] == did
 
 
-async def test_a_run_reads_the_box_again_for_a_wait_whose_value_is_large(
+async def test_a_run_gets_a_signal_value_that_is_too_large_for_the_answer_to_its_wait(
     own: App, client: Client, did: list[Any]
 ) -> None:
     @own.task(queue=QUEUE, retry=RetryPolicy(max_attempts=1))
@@ -292,7 +292,7 @@ async def test_parallel_steps_whose_saves_a_failover_lost_are_saved_with_the_nex
     assert [BATCH_MAX, 51] == sizes[-2:]
 
 
-async def test_an_early_signal_does_not_prevent_the_first_save_of_a_claim(
+async def test_a_step_can_be_saved_although_a_signal_created_the_box_after_the_claim(
     own: App, client: Client, did: list[Any]
 ) -> None:
     """Checks a signal that creates the job's box after the claim has found none. The box keeps the signal and the
@@ -317,7 +317,7 @@ async def test_an_early_signal_does_not_prevent_the_first_save_of_a_claim(
     assert [1, "early"] == did
 
 
-async def test_a_step_waits_for_the_heartbeat_if_the_lease_may_have_expired(
+async def test_a_step_does_not_begin_before_a_heartbeat_if_the_lease_may_have_expired(
     own: App, client: Client, did: list[Any]
 ) -> None:
     """Checks a process that was suspended. A step begins only after Redis has extended the lease."""
@@ -390,7 +390,7 @@ async def test_an_isolated_handler_that_must_stop_begins_no_step(
         assert not await saver.answer(running, "lease", [])
 
 
-async def test_a_claim_that_a_save_finds_lost_is_no_longer_extended(
+async def test_a_worker_no_longer_extends_a_claim_that_a_save_has_reported_as_lost(
     own: App, client: Client, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers: list[Worker] = []
@@ -451,6 +451,43 @@ async def test_a_save_waits_while_the_backlog_is_at_twice_its_limit(
     assert [(1, "note")] == entries_saved(client, handle.id)
 
 
+async def test_a_job_is_retried_if_a_full_backlog_refuses_its_save_until_its_lease_ends(
+    own: App, client: Client, did: list[Any]
+) -> None:
+    """A run that has not saved what its step did must not count as a success."""
+    lease_holds = [True]
+
+    def configure(**values: int) -> None:
+        client.run(client.calls.admin.configure(QUEUE, values))
+
+    async def note() -> None:
+        did.append("step")
+        if len(did) == 1:
+            configure(backlog_max_jobs=1)
+            lease_holds.clear()
+
+    @own.task(queue=QUEUE, retry=RetryPolicy(max_attempts=2, base=0.01))
+    async def full_log() -> None:
+        await durable().step("note", note)
+
+    client.run(client.calls.audit.attach(QUEUE, "db-1"))
+    handle = full_log.enqueue()
+    async with working(own, queues=(QUEUE,), grace=5.0) as worker:
+        saver = worker._handlers.executor._saver
+        assert saver is not None
+        saver.lease_holds = lambda _queue: bool(lease_holds)
+        await wait_until_async(
+            lambda: "retried" in event_types(client, handle.id), "it is retried", timeout=20
+        )
+        assert "step_saved" not in event_types(client, handle.id)
+        configure(backlog_max_jobs=1_000)
+        lease_holds.append(True)
+        await ended(client, handle.id)
+
+    assert ["step", "step"] == did
+    assert [(1, "note")] == entries_saved(client, handle.id)
+
+
 async def test_an_isolated_handler_that_waits_or_sleeps_gets_one_clear_error(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
@@ -465,6 +502,7 @@ async def test_an_isolated_handler_that_waits_or_sleeps_gets_one_clear_error(
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task", [crew.durable_apart, crew.durable_apart_at_once], ids=lambda t: t.name
 )

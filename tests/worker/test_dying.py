@@ -45,6 +45,7 @@ def _workers(client: Client):
     return sum("cmd=blpop" in line for line in text.splitlines())
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_suspended_beyond_its_lease_settles_nothing_afterwards(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
@@ -73,7 +74,7 @@ def test_a_worker_that_is_suspended_beyond_its_lease_settles_nothing_afterwards(
 
 
 @pytest.mark.slow
-def test_no_claim_is_lost_if_all_workers_are_suspended(
+def test_no_job_loses_its_claim_if_all_workers_are_suspended_together(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     """Checks a suspended machine. The first worker that resumes must not end the claims of the other workers."""
@@ -112,9 +113,10 @@ def test_after_sigterm_a_worker_lets_its_jobs_finish_and_claims_no_more(
     assert event_types(client, waiting.id) == ["enqueued"]
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["alone", "supervised"])
-def test_no_job_is_claimed_later_than_100_ms_after_sigterm(
+def test_a_worker_claims_no_job_later_than_100_ms_after_sigterm(
     client: Client, witness: crew.Witness, app: App, options: tuple[str, ...]
 ) -> None:
     """Checks a worker with free places, while many jobs wait."""
@@ -151,6 +153,7 @@ def test_a_job_that_runs_at_the_end_of_the_grace_is_given_back(
         assert events(client, handle.id)[-1][1]["reason"] == "shutdown"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["alone", "supervised"])
 def test_a_second_signal_ends_the_grace_period_of_a_worker(
     client: Client, witness: crew.Witness, app: App, options: tuple[str, ...]

@@ -58,6 +58,7 @@ def _ends(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("now", [False, True], ids=["in order", "at once"])
 @pytest.mark.parametrize("left", LEAVES)
 def test_a_finished_process_ends_though_threads_or_exit_functions_hang(
@@ -168,6 +169,7 @@ def test_a_process_that_cannot_end_itself_is_killed_and_replaced(
     assert event_types(client, first.id) == ["enqueued", "claimed", "succeeded"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_directory")
 def test_the_supervisor_reports_a_worker_that_is_suspended_longer_than_a_lease(
     app: App, client: Client, witness: crew.Witness

@@ -44,7 +44,7 @@ async def test_an_async_handler_that_ignores_its_timeout_is_a_failure_and_not_a_
     assert events(client, handle.id)[-1][1]["error"]["type"] == "HandlerTimeout"
 
 
-async def test_a_success_of_a_sync_handler_after_its_timeout_does_not_count(
+async def test_a_sync_handler_that_ends_after_its_timeout_does_not_count_as_a_success(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     handle = crew.gated_in_thread.with_options(timeout=0.1, max_attempts=1).enqueue()
@@ -183,7 +183,7 @@ async def test_an_error_whose_method_str_raises_is_reported(
     )
 
 
-async def test_a_worker_can_run_a_job_again_that_timed_out_in_a_thread(
+async def test_a_job_that_timed_out_in_a_thread_can_run_again_in_the_same_worker(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """Checks a handler that still runs when its job is claimed again. The end of this handler must not end the new

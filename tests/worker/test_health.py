@@ -85,7 +85,7 @@ def test_a_live_worker_that_cannot_claim_becomes_unhealthy(
     assert ask()[1]["workers"] == []
 
 
-def test_health_lists_the_server_and_the_queues_of_each_worker(
+def test_health_lists_the_redis_server_and_the_queues_of_each_worker(
     client: Client, app: App, witness: crew.Witness
 ) -> None:
     """Checks a queue without workers. Workers of other queues or servers must not make it look healthy."""
@@ -207,7 +207,7 @@ def clients() -> Iterator[list[socket.socket]]:
         yield made
 
 
-def test_slow_clients_block_no_other_client_and_hold_few_descriptors(
+def test_slow_clients_of_the_health_probe_block_no_other_client_and_hold_few_descriptors(
     clients: list[socket.socket],
 ) -> None:
     """Checks 60 clients that send one byte of a request. The worker keeps enough file descriptors for Redis."""

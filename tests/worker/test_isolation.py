@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
+import multiprocessing
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -14,7 +19,11 @@ import pytest
 
 from rq_core import App, InvalidOption, InvalidTask
 from rq_core.connections.client import Client
+from rq_core.errors import RqCoreError
 from rq_core.worker import Worker, WorkerOptions
+from rq_core.worker.execution import process_pool
+from rq_core.worker.execution.isolated_steps import PipeQuestions
+from rq_core.worker.execution.process_pool import IsolationPool
 from tests.kit import crew
 from tests.kit.crew import worker_process
 from tests.kit.processes import command_of, lives
@@ -94,6 +103,7 @@ async def test_the_timeout_of_an_isolated_handler_includes_the_start_of_its_proc
     assert "was not ready within its timeout of 0.5 s" in error["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "kind", "words"),
     [
@@ -117,6 +127,7 @@ async def test_a_crash_of_an_isolated_handler_is_a_failure_and_not_a_loss(
     assert len(witness.lines("begin")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "attempts", "reason", "error"),
     [
@@ -175,8 +186,9 @@ async def test_an_isolated_handler_that_ignores_a_cancellation_or_a_stop_is_kill
     assert witness.lines("end") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_a_signal_to_all_processes_uses_no_attempt_of_an_isolated_handler(
+def test_a_signal_to_all_processes_of_a_worker_costs_an_isolated_handler_no_attempt(
     client: Client, app: App, witness: crew.Witness, number: signal.Signals
 ) -> None:
     """Checks a signal during the start of a handler's process."""
@@ -195,7 +207,7 @@ def test_a_signal_to_all_processes_uses_no_attempt_of_an_isolated_handler(
 
 
 @pytest.mark.parametrize("crashes", [False, True], ids=["killed at its timeout", "crashed"])
-async def test_a_program_that_an_isolated_handler_starts_ends_with_the_handler(
+async def test_a_program_that_an_isolated_handler_started_ends_when_the_handler_ends(
     client: Client, run_worker: RunWorker, witness: crew.Witness, crashes: bool
 ) -> None:
     async with run_worker(concurrency=1):
@@ -206,7 +218,7 @@ async def test_a_program_that_an_isolated_handler_starts_ends_with_the_handler(
         await wait_until_async(lambda: not lives(line["started"]), "the program has ended")
 
 
-def test_a_program_that_an_isolated_handler_starts_ends_with_a_killed_worker(
+def test_a_program_that_an_isolated_handler_started_ends_when_the_worker_is_killed(
     client: Client, app: App, witness: crew.Witness
 ) -> None:
     crew.apart_starting.with_options(timeout=60).enqueue(False)
@@ -255,3 +267,29 @@ async def test_a_task_that_another_process_cannot_import_is_refused_at_the_start
 def test_invalid_options_of_isolation_are_refused(options: dict[str, Any], expected: str) -> None:
     with pytest.raises(InvalidOption, match=expected):
         App().task(name="t", **options)
+
+
+async def test_an_isolated_handler_gets_an_answer_although_an_unforeseen_error_occurs_in_the_worker() -> (
+    None
+):
+    """Checks the two ends of a pipe, without a process. rq-core does not know the error, as with a driver."""
+
+    class Failing:
+        async def answer(self, *_: Any) -> Any:
+            raise OSError("the database is away")
+
+    running: Any = SimpleNamespace(context=SimpleNamespace(id="j-1", queue="crew"))
+    saver: Any = Failing()
+    here, there = multiprocessing.Pipe()
+    asking, pool = PipeQuestions(there.send_bytes), IsolationPool(saver)
+    child = process_pool._Child(multiprocessing.current_process(), here)
+    with ThreadPoolExecutor(1) as threads, here, there, contextlib.closing(pool):
+        asked = threads.submit(asking.ask, "load", 1)
+        await wait_until_async(here.poll, "the handler asks")
+        question = json.loads(here.recv_bytes())
+        with contextlib.suppress(OSError):
+            await pool._answer(child, running, question)
+        no_answer = {"answer": question["ask"], "found": None}
+        asking.answered(json.loads(there.recv_bytes()) if there.poll() else no_answer)
+        with pytest.raises(RqCoreError, match="OSError: the database is away"):
+            asked.result()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rq_core import RetryPolicy, current_job, durable, durable_sync
+from rq_core import NotCopied, RetryPolicy, current_job, durable, durable_sync
 from rq_core.app.app import App
 from rq_core.connections.client import Client
 from rq_core.model.durable.forks import ForkOrigin, origin_header
@@ -89,16 +89,18 @@ def saved(client: Client, job_id: str) -> list[tuple[int, str, str]]:
     ]
 
 
-async def test_a_worker_that_is_killed_while_it_copies_leaves_the_rest_to_the_next_one(
+async def test_the_next_worker_copies_the_remaining_steps_of_a_fork_after_a_worker_was_killed(
     own: App, client: Client, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks a kill after two of four entries, and a signal to the fork before the next claim."""
+    """Checks a kill after two of four entries, a signal to the fork before the next claim, and a fork of it."""
     monkeypatch.setattr(forks, "BATCH_MAX", 1)
     own.apply_settings()
     dead(client, own.tasks["five"].with_options(id="o-1").job(), ["10", "11", "12", "13"])
     made = own.fork("o-1")
     save_steps(client, claimed(client, "w-1"), "w-1", ["10", "11"], "note", OTHER)
     own.signal(made, "approval", 1)
+    with pytest.raises(NotCopied, match="a fork that has not taken over all steps of o-1"):
+        own.fork(made.id)
 
     async with working(own, queues=(QUEUE,), grace=5.0):
         await over(client, made.id)
@@ -111,7 +113,7 @@ async def test_a_worker_that_is_killed_while_it_copies_leaves_the_rest_to_the_ne
     assert "died" == event_types(client, "o-1")[-1]
 
 
-async def test_a_signal_before_the_first_claim_begins_the_box_that_gets_the_steps(
+async def test_a_fork_gets_its_copied_steps_in_the_box_that_an_early_signal_began(
     own: App, client: Client, did: list[Any]
 ) -> None:
     dead(client, own.tasks["five"].with_options(id="o-1").job(), ["10", "11"])
@@ -142,7 +144,7 @@ async def test_failures_before_the_copied_steps_do_not_count(
     assert [(10, 1)] == did
 
 
-async def test_a_fork_whose_origin_is_gone_dies_and_runs_no_step(
+async def test_a_fork_whose_origin_has_left_redis_dies_and_runs_no_step(
     own: App, client: Client, did: list[Any]
 ) -> None:
     dead(client, own.tasks["five"].with_options(id="o-1").job(), ["10", "11"])
@@ -162,6 +164,22 @@ async def test_a_fork_whose_origin_is_gone_dies_and_runs_no_step(
     assert "steps of job o-1, which have left Redis, and this worker has no audit log" in str(found)
 
 
+async def test_the_option_audit_result_decides_whether_the_steps_of_an_isolated_handler_are_logged_with_values(
+    app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
+) -> None:
+    client.run(client.calls.audit.attach(QUEUE, "db-1"))
+    made = crew.durable_apart.with_options(keep_result=60, audit_result="full").enqueue(1)
+    async with run_worker():
+        await over(client, made.id)
+
+    kept = [
+        facts["value"] for entry, facts in events(client, made.id) if entry.event == "step_saved"
+    ]
+    assert [0] == [line["n"] for line in witness.lines("effect")]
+    assert 1 == len(kept)
+    assert kept[0] is not None
+
+
 async def test_an_isolated_handler_of_a_fork_does_not_repeat_the_steps_of_the_origin(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
@@ -174,7 +192,7 @@ async def test_an_isolated_handler_of_a_fork_does_not_repeat_the_steps_of_the_or
     assert [1, 2, 3, 4] == [number for number, *_ in saved(client, made.id)]
 
 
-async def test_a_forged_header_that_joins_a_job_to_the_box_of_another_one_gets_no_steps(
+async def test_a_job_with_a_forged_fork_header_gets_no_steps_of_another_job(
     own: App, client: Client, did: list[Any]
 ) -> None:
     dead(client, own.tasks["five"].with_options(id="o-1").job(), ["10", "11"])
@@ -186,3 +204,22 @@ async def test_a_forged_header_that_joins_a_job_to_the_box_of_another_one_gets_n
 
     assert [] == did
     assert "died" == event_types(client, made.id)[-1]
+
+
+@pytest.mark.parametrize(
+    "header", ["", f"{LIFE} 3 2", f"{LIFE} 99999 2 o-1", f"{LIFE} 3 2 a\0b", f"{LIFE} 3 2 o-1 more"]
+)
+async def test_a_fork_whose_header_cannot_be_read_dies_and_runs_no_step(
+    own: App, client: Client, did: list[Any], header: str
+) -> None:
+    """Otherwise a fork whose header a later version has written, or a person has changed, would repeat all steps."""
+    dead(client, own.tasks["five"].with_options(id="o-1").job(), ["10", "11"])
+    made = own.tasks["five"].with_options(headers={FORK_HEADER: header}).enqueue()
+
+    async with working(own, queues=(QUEUE,), grace=5.0):
+        await over(client, made.id)
+
+    found = client.run(client.calls.reads.job(made.id, [QUEUE]))
+    assert [] == did
+    assert 1 == event_types(client, made.id).count("claimed")
+    assert "the header rq-core-fork of this job names no steps of another job" in str(found)

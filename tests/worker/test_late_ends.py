@@ -110,9 +110,10 @@ class Beside:
         return run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("looks", ["never", "waits", "looks", "raises"])
 @LOOPS
-def test_a_sync_handler_that_ends_late_beside_a_blocked_loop_is_timed_out(
+def test_a_sync_handler_that_ends_late_is_timed_out_though_the_event_loop_is_blocked(
     valkey_url: str, run: Callable[..., Any], looks: str
 ) -> None:
     """Checks that the blocked event loop does not delay the timeout. The handler is asked to stop."""
@@ -174,7 +175,7 @@ def test_a_session_of_a_handler_that_ends_late_is_rolled_back(
 
 @LOOPS
 @pytest.mark.slow
-def test_a_sync_handler_that_ends_in_time_succeeds_despite_a_blocked_loop(
+def test_a_sync_handler_that_ends_in_time_succeeds_though_the_event_loop_is_blocked(
     valkey_url: str, run: Callable[..., Any]
 ) -> None:
     beside = Beside(valkey_url)
@@ -194,7 +195,7 @@ def test_a_sync_handler_that_ends_in_time_succeeds_despite_a_blocked_loop(
 @pytest.mark.parametrize("in_time", [True, False])
 @LOOPS
 @pytest.mark.slow
-def test_an_isolated_handler_that_ends_late_beside_a_blocked_loop_is_timed_out(
+def test_an_isolated_handler_that_ends_late_is_timed_out_though_the_event_loop_is_blocked(
     valkey_url: str,
     witness: crew.Witness,
     run: Callable[..., Any],

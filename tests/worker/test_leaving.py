@@ -56,6 +56,7 @@ async def ended(client: Client, job: Any) -> None:
     await wait_until_async(settled, "its claim is settled", timeout=20)
 
 
+@pytest.mark.slow
 @ALL
 async def test_dependencies_are_exited_before_the_worker_reports_a_success(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness, kind: str
@@ -73,6 +74,7 @@ async def test_dependencies_are_exited_before_the_worker_reports_a_success(
     assert sorted(opened) == sorted(line["pid"] for line in witness.lines("closed"))
 
 
+@pytest.mark.slow
 @ALL
 async def test_dependencies_are_exited_before_the_worker_reports_a_failure(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness, kind: str
@@ -127,6 +129,7 @@ async def test_dependencies_are_exited_after_a_timeout(
     assert len(witness.lines("closed")) == (0 if kind.startswith("process") else 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "error"),
     [
@@ -174,6 +177,7 @@ async def test_dependencies_are_exited_when_the_lease_is_lost(
     assert event_types(client, job.id) == ["enqueued", "claimed", "rolled_back"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "error"),
     [

@@ -1,4 +1,4 @@
-"""Durable jobs whose saved steps a failover takes before Redis parks the jobs."""
+"""Durable jobs whose saved steps a failover takes before their claims end: they park, fail or are given back."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
-from rq_core import RetryPolicy, current_job, durable, durable_sync
+from rq_core import GiveUp, RetryPolicy, Snooze, current_job, durable, durable_sync
 from rq_core.app.app import App
+from rq_core.app.durable.parking import ParkingSteps
 from rq_core.connections.client import Client
-from rq_core.errors import AuditBacklogFull
+from rq_core.errors import AuditBacklogFull, QueueDamaged
 from rq_core.model.keys import queue_keys
 from rq_core.protocol.calls.boxes import Sending, send_signals
+from rq_core.worker import turns
 from rq_core.worker.execution import lost_entries
+from rq_core.worker.execution.parked_boxes import ParkedBoxes
 from rq_core.worker.execution.saver import LoopHome, Saver, ThreadHome
 from tests.kit import crew
 from tests.kit.wait import wait_until_async
@@ -24,6 +27,13 @@ from tests.worker.conftest import event_types, events
 QUEUE = "crew"
 ONCE = RetryPolicy(max_attempts=1)
 OTHER = "f" * 16
+
+
+@pytest.fixture(autouse=True)
+def _boxes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each claim read its job's box, as after a failover. These tests set Redis back within one epoch, in which a
+    worker would take over the box of a job that it has parked."""
+    monkeypatch.setattr(ParkedBoxes, "take", lambda _self, _context: None)
 
 
 class Replica:
@@ -101,7 +111,7 @@ def claims_of(client: Client, job_id: str) -> int:
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_a_step_that_a_failover_took_before_its_job_parked_does_not_happen_again(
+async def test_a_step_that_a_failover_lost_is_not_run_again_after_its_job_has_parked(
     own: App, client: Client, replica: Replica, did: list[Any], kind: str
 ) -> None:
     def charge() -> int:
@@ -137,7 +147,115 @@ async def test_a_step_that_a_failover_took_before_its_job_parked_does_not_happen
     assert ["charge", "charge", "approval"] == saved
 
 
-async def test_a_parent_whose_entries_a_failover_took_before_it_parked_begins_no_second_family(
+class Trouble(Exception):
+    """Raised by a handler to fail."""
+
+
+ENDS: dict[str, Exception] = {
+    "retried": Trouble(),
+    "rolled_back": Snooze(0),
+    "died": GiveUp(),
+}
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_step_that_a_failover_lost_is_not_run_again_after_its_run_has_failed(
+    own: App, client: Client, replica: Replica, did: list[Any], end: str, kind: str
+) -> None:
+    """The next run of a dead job begins when an operator requeues the job."""
+
+    def charge() -> int:
+        did.append("charged")
+        return 7
+
+    async def charge_later() -> int:
+        return charge()
+
+    def fail_once() -> None:
+        if not replica.failovers:
+            replica.take_over()
+            raise ENDS[end]
+
+    async def order() -> None:
+        replica.receive()
+        did.append(await durable().step("charge", charge_later))
+        fail_once()
+
+    def order_in_a_thread() -> None:
+        replica.receive()
+        did.append(durable_sync().step("charge", charge))
+        fail_once()
+
+    handler: Any = order if kind == "async" else order_in_a_thread
+    retry = RetryPolicy(max_attempts=2, base=0.01)
+    handle = own.task(name="order", queue=QUEUE, retry=retry)(handler).enqueue()
+    async with working(own, queues=(QUEUE,), grace=5.0):
+        if end == "died":
+            await until(client, handle.id, "died")
+            client.run(client.calls.admin.requeue(QUEUE, [handle.id]))
+        await until(client, handle.id, "succeeded")
+
+    assert ["charged", 7, 7] == did
+    assert (2, 1) == (claims_of(client, handle.id), event_types(client, handle.id).count(end))
+
+
+async def test_costs_are_reported_once_although_redis_lacks_steps_of_the_job(
+    own: App, client: Client, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported = list[Any]()
+    spends = turns.spends_of
+
+    def noting(worker: str, settlements: Any) -> Any:
+        reported.extend((each.verdict, each.taken) for each in settlements)
+        return spends(worker, settlements)
+
+    monkeypatch.setattr(turns, "spends_of", noting)
+
+    @own.task(queue=QUEUE, retry=ONCE)
+    async def order() -> None:
+        replica.receive()
+        await durable().step("charge", charge)
+        current_job().taken = {"tokens": 7}
+        await durable().wait("approval", str)
+
+    async def charge() -> None:
+        pass
+
+    handle = order.enqueue()
+    async with working(own, queues=(QUEUE,), grace=5.0):
+        await until(client, handle.id, "parked")
+
+    assert [("park", "tokens:7"), ("park", "")] == reported
+
+
+async def test_a_failed_run_is_settled_although_its_lost_steps_cannot_be_saved_again(
+    own: App, client: Client, replica: Replica, did: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: Any) -> None:
+        did.append("refused")
+        raise QueueDamaged(queue=QUEUE, why="the entries are other ones")
+
+    monkeypatch.setattr(ParkingSteps, "save_again", refused)
+
+    @own.task(queue=QUEUE, retry=ONCE)
+    async def order() -> None:
+        replica.receive()
+        await durable().step("charge", charge)
+        replica.take_over()
+        raise Trouble
+
+    async def charge() -> None:
+        did.append("charged")
+
+    handle = order.enqueue()
+    async with working(own, queues=(QUEUE,), grace=5.0):
+        await until(client, handle.id, "died")
+
+    assert ["charged", "refused"] == did
+
+
+async def test_a_parent_whose_entries_a_failover_lost_before_it_parked_enqueues_no_second_children(
     own: App, client: Client, replica: Replica, did: list[Any]
 ) -> None:
     may_end = asyncio.Event()
@@ -164,7 +282,7 @@ async def test_a_parent_whose_entries_a_failover_took_before_it_parked_begins_no
     assert 1 == replica.failovers
 
 
-async def test_the_lost_end_of_a_step_is_saved_again_before_its_job_parks(
+async def test_the_lost_value_of_a_step_is_saved_again_before_its_job_parks(
     own: App, client: Client, replica: Replica, did: list[Any]
 ) -> None:
     """Checks a replica that has all entries of a job, and lacks the value of one of them."""
@@ -213,7 +331,7 @@ def kinds(client: Client, job_id: str) -> list[Any]:
     ]
 
 
-async def test_a_job_parks_again_although_a_signal_began_another_box_after_the_failover(
+async def test_a_job_can_park_after_a_failover_although_a_signal_began_another_box(
     own: App, client: Client, replica: Replica, did: list[Any]
 ) -> None:
     @own.task(queue=QUEUE, retry=ONCE)
@@ -312,7 +430,7 @@ async def test_a_worker_that_ends_while_it_saves_lost_steps_gives_the_job_back(
         return await sent(self, queue, records)
 
     monkeypatch.setattr(Saver, "_sent", full)
-    monkeypatch.setattr("rq_core.worker.shutdown.STOP_WAIT_S", 0.05)
+    monkeypatch.setattr("rq_core.worker.shutdown.SAVE_WAIT_S", 0.05)
 
     @own.task(queue=QUEUE, retry=ONCE)
     async def order() -> None:
@@ -325,3 +443,42 @@ async def test_a_worker_that_ends_while_it_saves_lost_steps_gives_the_job_back(
 
     assert ["rolled_back"] == event_types(client, handle.id)[-1:]
     assert "lease_expired" not in event_types(client, handle.id)
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_a_stopping_worker_saves_lost_steps_again_before_it_gives_the_job_back(
+    own: App, client: Client, replica: Replica, did: list[Any], kind: str
+) -> None:
+    """Checks a failover just before the worker stops a handler, whose grace is over."""
+
+    def charge() -> int:
+        did.append("charged")
+        return 7
+
+    async def charge_later() -> int:
+        return charge()
+
+    async def order() -> None:
+        replica.receive()
+        did.append(await durable().step("charge", charge_later))
+        await wait_until_async(
+            lambda: claims_of(client, replica.job_id) > 1, "it is claimed again", timeout=20
+        )
+
+    def order_in_a_thread() -> None:
+        replica.receive()
+        did.append(durable_sync().step("charge", charge))
+        while claims_of(client, replica.job_id) == 1:
+            current_job().raise_if_cancelled()
+            current_job().wait_cancelled(0.01)
+
+    handler: Any = order if kind == "async" else order_in_a_thread
+    handle = own.task(name="order", queue=QUEUE, retry=ONCE)(handler).enqueue()
+    async with working(own, queues=(QUEUE,), grace=0.05):
+        await wait_until_async(lambda: 7 in did, "the step is saved", timeout=20)
+        replica.take_over()
+
+    assert ["rolled_back"] == event_types(client, handle.id)[-1:]
+    async with working(own, queues=(QUEUE,), grace=5.0):
+        await until(client, handle.id, "succeeded")
+    assert ["charged", 7, 7] == did

@@ -129,7 +129,9 @@ def test_no_lease_is_extended_beyond_the_time_limit_of_its_claim(client: Client,
     assert moved == [[True, True], [False, True]]
 
 
-def test_a_lease_begins_when_its_heartbeat_is_sent(client: Client, app: App) -> None:
+def test_the_worker_counts_an_extended_lease_from_the_sending_of_the_heartbeat(
+    client: Client, app: App
+) -> None:
     """Checks a process that is suspended between a heartbeat and its answer. The lease may have expired meanwhile."""
     now = [100.0]
     client.run(client.calls.delivery.handshake("crew"))
@@ -146,7 +148,9 @@ def test_a_lease_begins_when_its_heartbeat_is_sent(client: Client, app: App) -> 
     assert (now[0], keeper.last_success) == (160.0, 100.0)
 
 
-def test_a_new_claim_of_a_job_ends_the_workers_old_claim(client: Client, app: App) -> None:
+def test_a_new_claim_of_a_job_ends_an_older_claim_that_the_same_worker_still_holds(
+    client: Client, app: App
+) -> None:
     """Checks a lease that expired before the heartbeat. The heartbeat extends the lease of the new claim only."""
     lost: list[tuple[str, ...]] = []
     client.run(client.calls.delivery.handshake("crew"))
@@ -168,7 +172,7 @@ def test_a_new_claim_of_a_job_ends_the_workers_old_claim(client: Client, app: Ap
     assert [("crew", old.id, old.fence)] == lost
 
 
-def test_leases_that_redis_does_not_extend_expire_by_the_workers_clock(
+def test_a_worker_ends_leases_by_its_own_clock_if_redis_does_not_extend_them(
     client: Client, app: App
 ) -> None:
     """Checks a damaged queue and a sound one. The heartbeat extends only the leases of the sound queue, and raises an

@@ -23,7 +23,7 @@ SECRET = "hunter2hunter2"  # noqa: S105 - made up
 
 @one_engine
 @pytest.mark.slow
-def test_a_password_appears_in_no_command_line_and_no_log_and_neither_in_sql_nor_in_redis(
+def test_a_password_appears_in_no_command_line_no_log_no_sql_row_and_no_redis_key(
     start_redis: Callable[..., RedisServer],
     witness: crew.Witness,
     postgres_url: str,

@@ -59,7 +59,7 @@ async def test_the_hook_of_dead_jobs_runs_once_and_promptly_for_each_death(
 
 
 @pytest.mark.parametrize("options", [{}, {"burst": True}], ids=["works on", "burst"])
-async def test_the_hook_of_dead_jobs_runs_for_deaths_before_the_first_search(
+async def test_the_hook_of_dead_jobs_runs_for_deaths_before_the_workers_first_search_for_deaths(
     app: App, client: Client, witness: crew.Witness, options: dict[str, Any]
 ) -> None:
     """Checks deaths among a worker's first settlements, before its first search for deaths.
@@ -123,6 +123,7 @@ async def test_the_hook_of_dead_jobs_does_not_wait_for_the_next_search_for_death
         await wait_until_async(lambda: handles and told(witness, handles[0].id), "told")
 
 
+@pytest.mark.slow
 def test_the_hook_of_dead_jobs_runs_for_a_job_that_died_as_poison(
     client: Client, app: App, witness: crew.Witness
 ) -> None:
@@ -170,7 +171,7 @@ async def test_the_next_worker_runs_the_hook_for_a_death_that_an_ended_worker_mi
     assert len(told(witness, job)) == 1
 
 
-def test_a_worker_that_finds_a_death_late_does_not_run_the_hook_again(
+def test_a_worker_that_finds_a_death_after_another_worker_does_not_run_the_hook_again(
     client: Client, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks a death that another worker found first. The job of its hook has already left the queue."""

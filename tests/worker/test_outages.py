@@ -104,7 +104,7 @@ def test_a_worker_claims_again_after_each_kind_of_outage(tmp_path: Path, place: 
     assert outages.problems(found) == []
 
 
-async def test_no_claim_is_lost_if_redis_forgets_scripts_within_a_pipeline(
+async def test_no_job_loses_its_claim_if_redis_forgets_scripts_within_a_pipeline(
     valkey_url: str, witness: crew.Witness
 ) -> None:
     """Checks the commands at the head of the pipeline, which Redis has carried out. No command is lost or repeated."""
@@ -138,7 +138,7 @@ async def test_no_claim_is_lost_if_redis_forgets_scripts_within_a_pipeline(
     assert len(witness.lines("coroutine")) == len(jobs)
 
 
-async def test_the_late_reply_to_an_abandoned_blocking_pop_is_not_taken_for_another_reply(
+async def test_a_late_reply_to_an_abandoned_blocking_pop_is_not_read_as_the_reply_to_a_later_command(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     """Checks that the client does not read this reply as the reply to its next command."""
@@ -230,7 +230,7 @@ def test_a_connection_reset_during_the_handshake_counts_as_an_outage(
 
 
 @pytest.mark.slow
-async def test_no_claim_is_lost_in_an_outage_that_lasts_two_leases(
+async def test_no_job_loses_its_claim_in_an_outage_that_lasts_two_leases(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
     """Checks two workers. The first one that reaches Redis must not end the claims of the second."""
@@ -280,7 +280,7 @@ async def test_a_worker_extends_a_lease_more_often_after_the_setting_was_shorten
     crew.app.client.close()
 
 
-async def test_after_a_restart_that_keeps_the_caps_no_claim_is_given_back(
+async def test_no_running_job_is_given_back_after_a_restart_of_redis_that_keeps_the_caps(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     """Checks a restart after which the caps still count the claim. A needless rollback would use up a rate twice."""
@@ -309,7 +309,7 @@ async def test_after_a_restart_that_keeps_the_caps_no_claim_is_given_back(
     assert "rolled_back" not in types
 
 
-def test_a_call_waits_while_redis_refuses_writes_because_of_its_disk(
+def test_a_call_waits_while_redis_refuses_writes_because_saving_to_disk_failed(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     """Checks the error MISCONF, with which Redis answers each write after a failed save to disk.

@@ -59,7 +59,7 @@ async def test_a_worker_reports_how_many_of_its_places_are_in_use(
         await wait_until_async(lambda: busy() == [2], "two places are taken")
 
 
-def test_the_list_of_workers_creates_no_queue(client: Client) -> None:
+def test_a_workers_presence_row_creates_no_queue(client: Client) -> None:
     attending(client).tell()
 
     assert client.run(client.calls.reads.queues()) == []
@@ -76,7 +76,7 @@ def test_the_doctor_reports_no_finding_for_the_list_of_workers(client: Client, a
     assert examine(snapshot) == []
 
 
-def test_the_row_of_a_worker_that_is_silent_for_an_hour_is_removed(
+def test_the_presence_row_of_a_worker_that_was_silent_for_an_hour_is_removed(
     client: Client, valkey: RedisServer
 ) -> None:
     attending(client, "w-killed").tell()
@@ -134,7 +134,7 @@ def test_a_full_server_accepts_the_presence_rows_of_workers(
     assert [each.worker for each in look(client).present] == ["w-1"]
 
 
-def test_a_presence_row_for_an_unreachable_server_raises_no_error() -> None:
+def test_writing_a_presence_row_to_an_unreachable_server_raises_no_error() -> None:
     with Client(f"redis://127.0.0.1:{free_port()}/0") as away:
         one = attending(away)
         one.tell()
@@ -143,7 +143,7 @@ def test_a_presence_row_for_an_unreachable_server_raises_no_error() -> None:
     assert one.due > 0
 
 
-def test_a_worker_skips_its_presence_row_after_a_failed_heartbeat(
+def test_a_worker_writes_no_presence_row_to_a_server_that_failed_to_answer_its_heartbeat(
     client: Client,
 ) -> None:
     attending(client).tell(failed={client.place("crew")})

@@ -70,6 +70,7 @@ def app(valkey_url: str) -> Iterator[App]:
         yield made
 
 
+@pytest.mark.slow
 def test_a_worker_that_restarts_for_a_changed_file_gives_its_job_back(
     project: Project, process: Child, app: App
 ) -> None:

@@ -158,6 +158,7 @@ async def test_a_result_that_cannot_be_kept_does_not_fail_its_job(
     assert reason == caught.value.reason  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "enqueue, reason",
     [
@@ -200,7 +201,9 @@ async def test_the_option_keep_result_of_a_call_overrides_the_option_of_the_task
     assert 5 == value
 
 
-async def test_each_of_many_results_in_one_turn_reaches_its_handle(connected: App) -> None:
+async def test_each_of_several_hundred_results_reaches_the_handle_of_its_own_job(
+    connected: App,
+) -> None:
     async with working(connected, queues=("results",), concurrency=50):
         jobs = await connected.enqueue_many_async(on_loop.job(n) for n in range(600))
         by_id = {job_id: n for n, job_id in enumerate(jobs.ids)}
@@ -212,7 +215,9 @@ async def test_each_of_many_results_in_one_turn_reaches_its_handle(connected: Ap
     assert by_id == found
 
 
-async def test_a_hundred_long_results_of_one_turn_reach_their_handles(connected: App) -> None:
+async def test_a_hundred_results_of_60_kb_that_end_together_reach_their_handles(
+    connected: App,
+) -> None:
     """Checks a hundred results of 60 KB each. A single call with all results would block Redis for other clients."""
     connected.task(queue="results", name="long", keep_result=True)(_long)
     long = connected.tasks["long"]

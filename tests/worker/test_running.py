@@ -202,7 +202,7 @@ async def test_no_job_of_a_paused_queue_runs_until_it_is_resumed(
         await wait_until_async(gone(client, handle.id), "the job is done", timeout=1.0)
 
 
-async def test_a_worker_loads_forgotten_scripts_again_and_reports_no_error(
+async def test_a_worker_loads_the_functions_again_that_redis_forgot_and_runs_all_jobs(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     async with run_worker():
@@ -214,7 +214,7 @@ async def test_a_worker_loads_forgotten_scripts_again_and_reports_no_error(
     assert sorted(line["n"] for line in witness.lines()) == list(range(20))
 
 
-async def test_a_worker_claims_no_more_than_it_can_start(
+async def test_a_worker_claims_no_more_jobs_than_it_has_free_places(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     for _ in range(10):
@@ -228,7 +228,9 @@ async def test_a_worker_claims_no_more_than_it_can_start(
     assert (counts.running, sum(counts.ready.values())) == (0, 10)
 
 
-def test_a_worker_settles_any_number_of_jobs_with_one_call_of_each_script(client: Client) -> None:
+def test_a_worker_settles_any_number_of_jobs_with_one_call_for_each_kind_of_settlement(
+    client: Client,
+) -> None:
     """Checks the calls that settle a hundred jobs."""
     from rq_core.model.job import Claim
     from rq_core.worker.settlement import Settlement, calls_of

@@ -74,6 +74,7 @@ def assert_without_a_gap(told: list[dict[str, Any]]) -> None:
         assert before["next"] + step * after["missed"] == after["nominal"], (before, after)
 
 
+@pytest.mark.slow
 async def test_a_worker_fires_due_schedules_on_time(valkey_url: str) -> None:
     app, seen = made(valkey_url)
 
@@ -116,7 +117,9 @@ async def test_no_instant_is_lost_while_workers_stop_and_start(valkey_url: str) 
     assert_without_a_gap(told)
 
 
-async def test_an_idle_worker_fires_a_schedule_that_is_stored_later(valkey_url: str) -> None:
+async def test_an_idle_worker_fires_a_schedule_that_is_stored_after_its_start(
+    valkey_url: str,
+) -> None:
     app, seen = made(valkey_url, cron="0 0 1 1 *")
 
     async with running(app):

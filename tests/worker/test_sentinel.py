@@ -140,7 +140,7 @@ async def test_an_async_producer_waits_for_the_failover_during_a_call(group: Sen
 
 
 @pytest.mark.slow
-def test_restore_lists_the_jobs_that_the_promoted_replica_did_not_have(
+def test_restore_lists_jobs_that_never_reached_the_promoted_replica(
     group: SentinelGroup, tmp_path: Path
 ) -> None:
     """Checks acknowledged jobs that the mirror has copied and the replica never received. Verify proves the log."""
@@ -234,6 +234,7 @@ def test_a_producer_follows_a_failover_that_an_operator_starts(group: SentinelGr
         assert set(client.run(client.calls.reads.snapshot(QUEUE))["jobs"]) == {first, second}
 
 
+@pytest.mark.slow
 def test_commands_accept_the_url_of_a_sentinel(group: SentinelGroup, tmp_path: Path) -> None:
     url = group.url
     with Client(url) as client:
@@ -245,6 +246,7 @@ def test_commands_accept_the_url_of_a_sentinel(group: SentinelGroup, tmp_path: P
     assert _rq_core("cancel", job_id, "--redis", url)[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(len(engines())), ids=[each.name for each in engines()])
 def test_clients_connect_to_servers_and_sentinels_with_passwords(
     tmp_path: Path, place: int

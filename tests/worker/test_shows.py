@@ -51,7 +51,7 @@ async def chunks_of(handle: JobHandle[Any], after: int = 0) -> list[Chunk]:
     return [chunk async for chunk in handle.stream_async(after=after)]
 
 
-async def test_a_million_progress_reports_in_a_loop_cost_two_calls_a_second(
+async def test_a_million_progress_reports_in_a_loop_cause_only_two_calls_a_second(
     own: App, client: Client, sent: list[tuple[float, Sequence[Show]]]
 ) -> None:
     @own.task(queue=QUEUE)
@@ -95,7 +95,9 @@ async def test_the_last_progress_and_chunk_are_sent_before_the_job_ends(
     assert not diagnose(client, QUEUE, sleep=lambda _: None)
 
 
-async def test_text_that_is_not_valid_unicode_ends_no_worker(own: App) -> None:
+async def test_a_progress_or_chunk_that_is_not_valid_unicode_does_not_end_the_worker(
+    own: App,
+) -> None:
     @own.task(queue=QUEUE)
     async def emits(text: str) -> None:
         current_job().progress(1, 2, "\ud800 half")
@@ -108,6 +110,7 @@ async def test_text_that_is_not_valid_unicode_ends_no_worker(own: App) -> None:
             assert [c.text for c in await chunks_of(handle)] == ["??\x1b[2J", text]
 
 
+@pytest.mark.slow
 async def test_a_watcher_gets_each_change_of_progress_until_the_job_ends(own: App) -> None:
     @own.task(queue=QUEUE)
     async def climbs() -> None:
@@ -122,7 +125,9 @@ async def test_a_watcher_gets_each_change_of_progress_until_the_job_ends(own: Ap
     assert found == [0, 1, 2]
 
 
-async def test_the_chunks_of_a_second_claim_are_marked(own: App) -> None:
+async def test_the_first_chunk_of_each_claim_is_marked_as_the_beginning_of_a_claim(
+    own: App,
+) -> None:
     @own.task(queue=QUEUE, retry=RetryPolicy(backoff="fixed", base=0.01, jitter=False))
     async def again() -> None:
         current_job().emit("one")
@@ -170,7 +175,9 @@ async def test_each_member_of_a_batch_has_its_own_progress_and_stream(own: App) 
             assert [c.text for c in await chunks_of(handle)] == [f"member {n}"]
 
 
-async def test_readers_that_return_get_no_chunk_twice(own: App, client: Client) -> None:
+async def test_readers_that_interrupt_their_reading_get_no_chunk_twice(
+    own: App, client: Client
+) -> None:
     await read_by_three(own, client, chunks=3_000)
 
 
@@ -216,7 +223,7 @@ async def read_by_three(own: App, client: Client, chunks: int) -> list[tuple[int
     return found
 
 
-async def test_a_handler_must_not_watch_another_job_by_default(own: App) -> None:
+async def test_a_handler_may_not_watch_another_job_by_default(own: App) -> None:
     refused: list[bool] = []
 
     @own.task(queue=QUEUE)

@@ -46,7 +46,7 @@ async def test_the_job_of_an_async_handler_that_ignores_the_stop_is_given_back(
     await wait_until_async(lambda: witness.lines("tidied"), "the handler came to its end")
 
 
-async def test_a_job_that_becomes_due_during_the_grace_does_not_end_the_grace(
+async def test_a_stopping_worker_lets_its_jobs_finish_though_another_job_becomes_due_meanwhile(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """Checks a worker that is woken during its grace. The worker still lets its jobs finish."""
@@ -102,3 +102,28 @@ async def test_workers_that_stop_together_leave_one_wake_token(client: Client, a
             await asyncio.gather(*(each.return_token("crew") for each in clients))
 
     assert client.run(client.calls.reads.snapshot("crew"))["wake"] == ["1"]
+
+
+async def test_a_worker_that_stops_returns_its_wake_token_before_its_running_jobs_end(
+    client: Client, app: App, witness: crew.Witness
+) -> None:
+    """Checks a token that Redis gave to the worker just before the stop, and that is lost with its connection.
+
+    Otherwise a job could wait until idle workers look by themselves.
+    """
+    worker = Worker(app, WorkerOptions(queues=("crew",), grace=30.0))
+    handle = crew.gated.enqueue()
+    running = asyncio.create_task(worker.run())
+    try:
+        await wait_until_async(lambda: witness.lines("begin"), "the job runs")
+        snapshot = client.calls.reads.snapshot
+        assert client.run(snapshot("crew"))["wake"] == []
+        worker.stop()
+        await wait_until_async(lambda: client.run(snapshot("crew"))["wake"], "it returns the token")
+        assert handle.state() == "running"
+    finally:
+        witness.let_end()
+        if not worker.asked:
+            worker.stop()
+        async with asyncio.timeout(30):
+            await running

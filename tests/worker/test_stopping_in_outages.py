@@ -72,7 +72,7 @@ async def test_a_worker_that_stops_during_an_outage_claims_nothing_after_the_out
 
 @one_engine
 @pytest.mark.slow
-async def test_a_worker_waits_for_its_grace_only_once_while_the_server_is_down(
+async def test_a_stopping_worker_waits_only_one_grace_for_a_claim_and_its_jobs_while_the_server_is_down(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
     """Checks that an unanswered claim and the running jobs share one grace. The supervisor need not kill the worker."""
@@ -158,7 +158,7 @@ def _said(caplog: pytest.LogCaptureFixture, words: str) -> int:
 
 @pytest.mark.parametrize("reportable", [True, False])
 @pytest.mark.slow
-async def test_a_worker_that_may_not_load_the_forgotten_scripts_finishes_its_jobs(
+async def test_a_worker_finishes_its_jobs_though_it_may_not_load_the_scripts_that_redis_forgot(
     forgetful: Forgetful,
     witness: crew.Witness,
     caplog: pytest.LogCaptureFixture,
@@ -232,6 +232,7 @@ def test_a_worker_that_the_server_refuses_ends_though_a_handler_is_still_running
             assert "worker cannot run: " in witness.log().splitlines()[-1]
 
 
+@pytest.mark.slow
 async def test_a_worker_without_a_server_reports_the_outage_and_ends(witness: crew.Witness) -> None:
     crew.app.connect_to("redis://127.0.0.1:1/0")
 

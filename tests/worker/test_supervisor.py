@@ -31,6 +31,7 @@ from tests.kit.wait import wait_until
 from tests.worker.conftest import attached, event_types, gone, mirrored
 
 
+@pytest.mark.slow
 def test_the_mirror_of_a_killed_supervisor_ends(
     client: Client, witness: crew.Witness, app: App, sqlite_url: str
 ) -> None:
@@ -46,6 +47,7 @@ def test_the_mirror_of_a_killed_supervisor_ends(
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("audit", "status", "expected"),
     [
@@ -81,6 +83,7 @@ def _no_database(url: str) -> None:
     Path(url.removeprefix("sqlite:///")).write_text("a text\n" * 1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
@@ -90,7 +93,7 @@ def _no_database(url: str) -> None:
     ],
     ids=["foreign tables", "no database", "another log"],
 )
-def test_a_database_that_is_not_the_queues_own_log_is_refused(
+def test_a_worker_is_refused_if_its_audit_database_is_not_the_one_that_mirrors_the_queue(
     app: App,
     client: Client,
     witness: crew.Witness,
@@ -114,7 +117,7 @@ def test_a_database_that_is_not_the_queues_own_log_is_refused(
     assert handle.state() == "ready"
 
 
-def test_a_schema_that_postgresql_does_not_have_is_refused_at_the_start(
+def test_a_worker_is_refused_if_postgresql_lacks_the_schema_of_its_audit_database(
     app: App, client: Client, witness: crew.Witness, postgres_url: str
 ) -> None:
     handle = crew.function.enqueue(1)
@@ -129,6 +132,7 @@ def test_a_schema_that_postgresql_does_not_have_is_refused_at_the_start(
     assert handle.state() == "ready"
 
 
+@pytest.mark.slow
 def test_workers_of_a_logged_queue_start_though_its_database_does_not_answer(
     app: App, client: Client, witness: crew.Witness, sqlite_url: str
 ) -> None:
@@ -183,7 +187,7 @@ def test_the_supervisor_replaces_a_mirror_that_dies(
 
 
 @pytest.mark.slow
-def test_a_handler_that_holds_the_gil_for_two_leases_keeps_its_lease(
+def test_a_job_whose_handler_holds_the_gil_for_two_leases_keeps_its_lease(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
     """Checks that the supervisor extends the leases of all jobs of the worker, in which no thread can run."""
@@ -201,7 +205,7 @@ def test_a_handler_that_holds_the_gil_for_two_leases_keeps_its_lease(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 @pytest.mark.slow
-def test_a_signal_to_all_processes_counts_as_one_signal(
+def test_a_signal_to_the_supervisor_and_its_workers_counts_once_for_each_worker(
     app: App, client: Client, witness: crew.Witness, number: signal.Signals
 ) -> None:
     """Checks signals from terminals and from systemd. A worker gets the signal itself, and again from its
@@ -232,7 +236,7 @@ def test_a_worker_that_ignores_signals_is_killed_after_the_grace(
 
 
 @pytest.mark.parametrize("beyond", [False, True])
-def test_a_stuck_worker_is_killed_only_after_a_claim_has_passed_its_time_limit(
+def test_the_supervisor_kills_a_stuck_worker_only_if_a_claim_has_passed_its_time_limit(
     client: Client, app: App, monkeypatch: pytest.MonkeyPatch, *, beyond: bool
 ) -> None:
     monkeypatch.setattr(lease_guard, "STUCK_S_MIN", 0.05)
@@ -284,7 +288,7 @@ def test_the_supervisor_does_not_extend_the_leases_of_a_suspended_worker(
 
 
 @pytest.mark.slow
-def test_workers_that_are_replaced_after_max_jobs_give_no_job_back(
+def test_workers_that_are_replaced_after_max_jobs_give_back_no_job(
     app: App, client: Client, witness: crew.Witness
 ) -> None:
     jobs = [crew.sleeping.job(0.1) for _ in range(20)]

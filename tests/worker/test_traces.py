@@ -104,7 +104,7 @@ def relation(span: dict[str, Any], to: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("chosen", RELATIONS)
-def test_the_span_of_a_claim_refers_to_its_enqueue_as_configured(
+def test_the_span_of_a_claim_refers_to_the_span_of_the_enqueue_in_the_configured_way(
     chosen: str, use_relation: Callable[[str], None], spans: Path, tmp_path: Path
 ) -> None:
     use_relation(chosen)
@@ -224,6 +224,7 @@ def run_program(program: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_process_ends_though_its_exporter_of_spans_hangs() -> None:
     program = """
 import threading
@@ -253,6 +254,7 @@ with testing.fake(app):
     assert "exports enqueue send\n" == run_program(program)
 
 
+@pytest.mark.slow
 def test_a_forked_process_exports_its_spans_too(spans: Path) -> None:
     """A server forks its processes after it has imported the app."""
     program = """
@@ -337,14 +339,17 @@ print([each.name for each in ended.get_finished_spans()], seen, job.headers["tra
 """
 
 
-def test_without_a_provider_nothing_is_called_and_a_provider_may_come_later() -> None:
+@pytest.mark.slow
+def test_without_a_tracer_provider_no_span_is_made_and_a_provider_that_comes_later_is_used() -> (
+    None
+):
     printed = run_program(WITHOUT_PROVIDER)
 
     # What the program has registered since comes after the spans, as if there had been a provider from the beginning.
     assert "['enqueue send', 'process send'] ['process send'] mine\n" == printed
 
 
-def test_an_app_without_references_does_not_wait_for_a_provider(
+def test_an_app_that_waits_for_a_tracer_provider_can_be_garbage_collected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun: list[App] = []
@@ -364,7 +369,7 @@ def test_an_app_without_references_does_not_wait_for_a_provider(
     assert [app] == begun
 
 
-def test_an_app_makes_spans_from_the_beginning_with_an_unknown_version_of_opentelemetry(
+def test_an_app_makes_spans_at_once_if_the_opentelemetry_version_is_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun: list[str] = []
@@ -417,7 +422,7 @@ class _Refusing(TraceContextTextMapPropagator):
 
 @pytest.mark.parametrize("propagator", [None, _Refusing()])
 @pytest.mark.parametrize("sent", ["junk", "", "00-" + "0" * 32 + "-" + "0" * 16 + "-01"])
-def test_headers_that_carry_no_trace_do_not_make_a_job_fail(
+def test_a_job_does_not_fail_if_its_trace_headers_cannot_be_read(
     propagator: _Refusing | None, sent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if propagator is not None:
@@ -442,7 +447,7 @@ def test_headers_that_carry_no_trace_do_not_make_a_job_fail(
     assert (None, ()) == (span.parent, tuple(span.links))
 
 
-def test_the_semantic_conventions_define_each_attribute_of_spans_but_rq_cores_own() -> None:
+def test_the_semantic_conventions_define_every_span_attribute_except_those_of_rq_core() -> None:
     from opentelemetry.semconv._incubating.attributes import messaging_attributes
     from opentelemetry.semconv.attributes import error_attributes
     from opentelemetry.semconv.schemas import Schemas

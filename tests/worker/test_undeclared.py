@@ -99,6 +99,7 @@ def run(*words: str) -> tuple[int, str]:
     return result.exit_code, result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_worker_without_a_declared_queue_is_refused_unless_the_operator_forces_it(
     valkey: RedisServer, processes: str

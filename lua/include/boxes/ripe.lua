@@ -2,7 +2,7 @@
 comes asks this in the same call, so that no order of calls can leave a job parked that could go on.
 
 Keys: boxes
-Uses: call(now) box(entry_field mail_field)
+Uses: call(now) state(field_in) box(entry_field mail_field)
 ]]
 
 --- Return the name of the signals that an entry waits for: the name of the entry without the number of its repetition.
@@ -14,7 +14,8 @@ end
 --- waits; nil without an end.
 local function read_wait(text)
   local name, kind = (text or ''):match('^(%S+) (%l+)')
-  return name or '', kind or '', tonumber((text or ''):match('^[^\n]* until=(%d+)'))
+  local is_over = kind ~= 'waits' and kind ~= 'sleeps'
+  return name or '', kind or '', not is_over and tonumber(field_in(text, ' until=')) or nil
 end
 
 --- Look at the entries that a job waits for; WAITS are their numbers, with commas. Returns whether the job can go on; the

@@ -2,24 +2,33 @@
 has ended. A call repeats an earlier one only if it has the same task and arguments.
 
 `remember` of a kind is the time in ms, from now, for which its ids are remembered. The digest of such a record is
-followed by ` =` and the call's digest, 32 hex digits, or by ` =` alone if calls are not compared. The lists `calls` and
-`plain` have both digests by record. `remembered` has, by record, the line in `results` of a remembered id; `stale` the
-line of an id that is no longer remembered; `alive` the lines of jobs that are alive; `left` the ids that jobs give up
-in this call; `noted`, by id, the job that the id means since this call.
+followed by ` =` and the call's digest, 32 hex digits, or by ` =` alone if calls are not compared. If its kind has
+`unclaimed`, a job that left before its first claim makes the record a duplicate, too, as long as the job's outcome is
+kept: a call that comes late must not begin that job again.
+
+The lists `calls` and `plain` have both digests by record. `remembered` has, by record, the line in `results` of an id
+that is a duplicate; `stale` the line of any other id; `alive` the lines of jobs that are alive; `left` the ids that jobs
+give up in this call; `noted`, by id, the job that the id means since this call; `unclaimed` the records whose kind has
+it.
 
 Keys: results state
 Later: results_max results_max_bytes results_bytes
-Lists: alive calls left noted plain remembered stale
+Lists: alive calls left noted plain remembered stale unclaimed
 Uses: call(now now_text) parts(list_of) meta(fact) batch(read_many)
-    results(keep_line keep_outcome drop_line forget_line once_in)
+    results(keep_line keep_outcome drop_line forget_line once_in is_kept)
 ]]
 
 local lists = {}
 local DIGEST_LENGTH = 32
 local CALLED_LENGTH = 2 * DIGEST_LENGTH + #' ='   -- of a job's digest, followed by that of its call
 
+--- Return whether a job that left before its first claim makes a record a duplicate, too.
+local function counts_unclaimed(i)
+  return lists.unclaimed ~= nil and lists.unclaimed[i] ~= nil
+end
+
 --- Remove the call's digest from a record's digest. Returns the rest; nil if the digest is invalid.
-local function want_memory(i, digest)
+local function want_memory(i, digest, unclaimed)
   local plain, call_digest
   if #digest == CALLED_LENGTH and digest:find('^ =%x+$', DIGEST_LENGTH + 1) then
     plain, call_digest = digest:sub(1, DIGEST_LENGTH), digest:sub(-DIGEST_LENGTH)
@@ -29,6 +38,10 @@ local function want_memory(i, digest)
   if plain then
     local plain_by, calls = lists.plain or list_of(lists, 'plain'), lists.calls or list_of(lists, 'calls')
     plain_by[i], calls[i] = plain, call_digest
+    if unclaimed then
+      local records = lists.unclaimed or list_of(lists, 'unclaimed')
+      records[i] = true
+    end
   end
   return plain
 end
@@ -39,7 +52,8 @@ local function note_remembered(lines, places)
   for k = 1, #lines do
     local line = lines[k]
     if line then
-      list_of(lists, once_in(line) and 'remembered' or 'stale')[places and places[k] or k] = line
+      local i = places and places[k] or k
+      list_of(lists, (once_in(line) or counts_unclaimed(i) and is_kept(line)) and 'remembered' or 'stale')[i] = line
     end
   end
 end

@@ -52,6 +52,12 @@ local function once_in(line)
   return once and once > now and once or nil
 end
 
+--- Return whether a line has the outcome of a job, and the time until which the outcome is kept is in the future.
+local function is_kept(line)
+  local ends = whole_number(field_in(line, ' until='))
+  return ends ~= nil and ends > now
+end
+
 --- Return the bytes that a line adds to `kept_bytes`: those of its result and, if its id is not remembered, those of
 --- the line and its overhead.
 local function load_of(line)
@@ -93,6 +99,13 @@ local function keep_line(id, line, until_ms, load)
   lines[#lines + 1], lines[#lines + 2] = id, line
   marks[#marks + 1], marks[#marks + 2] = until_ms, id
   grow(#line, load or load_of(line))
+end
+
+--- Keep a line and its result, until this instant, for an id that has no line.
+local function keep_result(id, line, until_ms, value)
+  keep_line(id, line, until_ms)
+  local list = list_of(lists, 'kept_values')
+  list[#list + 1], list[#list + 2] = id, value
 end
 
 --- Keep the line of a job that leaves Redis, if its id is remembered or its result is kept. `once`, `call_digest` and
@@ -165,17 +178,16 @@ local function keeps_results()
   return lists.kept_lines ~= nil
 end
 
---- Keep the result of a job that ends like another one, for which keep_outcome returned the other values. `line` is the
---- new line, made of these values.
-local function keep_alike(id, line, until_ms, is_remembered, value)
-  local lines, marks, values, growth = lists.kept_lines, lists.kept_marks, lists.kept_values, lists.growth
-  local size = #lines
-  lines[size + 1], lines[size + 2] = id, line
-  size = #marks
-  marks[size + 1], marks[size + 2] = until_ms, id
-  size = #values
-  values[size + 1], values[size + 2] = id, value
-  growth[1], growth[2] = growth[1] + #line, growth[2] + (is_remembered and #value or #value + #line + RESULT_COST)
+--- Return the lists to which a caller may add results that are like one for which keep_outcome returned a table: ids
+--- with lines, instants with ids, and ids with results. The caller then calls grow_alike.
+local function lists_of_kept()
+  return lists.kept_lines, lists.kept_marks, lists.kept_values
+end
+
+--- Count results that were added to lists_of_kept: how many, the bytes of their lines, and those of their values.
+local function grow_alike(how_many, lines, values, is_remembered)
+  local growth = lists.growth
+  growth[1], growth[2] = growth[1] + lines, growth[2] + (is_remembered and values or values + lines + how_many * RESULT_COST)
 end
 
 --- Delete the line of an id.

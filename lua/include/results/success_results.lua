@@ -6,7 +6,7 @@ Comparing texts is cheaper than reading fields.
 
 Meta: remembers audit
 Later: backlog_bytes backlog_max_bytes
-Uses: call(now_text) meta(facts fact) state(field_in) results(keep_outcome keep_alike) digits(digits)
+Uses: call(now_text) meta(facts fact) state(field_in) results(keep_outcome lists_of_kept grow_alike) digits(digits)
 ]]
 
 local FULL = 43       -- `+`, before the digest of a result that the event carries
@@ -69,16 +69,6 @@ local function alike_from(line)
   return line:sub(1, at), line:sub(at + DIGEST_LENGTH + 1, last)
 end
 
---- Return whether a line has these two texts around the digest of its call, and behind them only its place in line and
---- `since`.
-local function is_like_call(line, beginning, behind)
-  local size = #beginning
-  local rest = size + DIGEST_LENGTH + 1
-  -- The digest has no space, so no field can be hidden in it.
-  return line:find(beginning, 1, true) == 1 and line:find(' ', size + 1, true) == rest and line:find(behind, rest, true) == rest
-    and line:find(BEHIND_ALIKE, rest + #behind) ~= nil
-end
-
 --- End jobs that succeeded. `lines` are those of the call's records, in order; false for a refused record. `given` has,
 --- by the same index, the results to keep: JSON, or `!` and the reason why there is no result. `notes` has the digest
 --- of each result, for the job's event. If `+` comes before the digest, the event gets the result as well, unless the
@@ -86,8 +76,11 @@ end
 local function end_successes(ids, lines, events, given, notes)
   local at = 0
   local alike, behind   -- what the line that was read last has in common with lines like it, if nothing ends with its job, or the usual…
+  local digest_at, behind_at, place_at   -- where the digest begins in such a line, the text behind it, and the place in line…
   local told, fenced    -- …and what `end_success` returned for it
   local beginning, ending   -- the texts of the result's line around the digest of the call
+  local kept_lines, kept_marks, kept_values   -- the lists of the results that are like the one that was kept last…
+  local until_ms, is_remembered, how_many, line_bytes, value_bytes = nil, nil, 0, 0, 0   -- …and how much of them is not counted yet
   for i = 1, #lines do
     local line = lines[i]
     if line then
@@ -95,7 +88,9 @@ local function end_successes(ids, lines, events, given, notes)
       local id, value, note = ids[at], given[i], notes[i]
       local is_alike
       if behind then
-        is_alike = is_like_call(line, alike, behind)
+        -- The digest has no space, so no field can be hidden in it.
+        is_alike = line:find(alike, 1, true) == 1 and line:find(' ', digest_at, true) == behind_at and line:find(behind, behind_at, true) == behind_at
+          and line:find(BEHIND_ALIKE, place_at)
       else
         is_alike = alike and line:find(alike, 1, true) == 1 and line:find(BEHIND_ALIKE, #alike + 1)
       end
@@ -103,21 +98,39 @@ local function end_successes(ids, lines, events, given, notes)
         events[at] = '["' .. id .. fenced .. note .. '"]'
         local kept_line
         if ending then
-          kept_line = beginning .. line:sub(#alike + 1, #alike + DIGEST_LENGTH) .. ending .. digits(#value)
+          kept_line = beginning .. line:sub(digest_at, behind_at - 1) .. ending .. digits(#value)
         else
           kept_line = beginning .. digits(#value)
         end
-        keep_alike(id, kept_line, told.until_ms, told.is_remembered, value)
+        local next_at = #kept_lines + 1
+        kept_lines[next_at], kept_lines[next_at + 1] = id, kept_line
+        kept_marks[next_at], kept_marks[next_at + 1] = until_ms, id
+        next_at = #kept_values + 1
+        kept_values[next_at], kept_values[next_at + 1] = id, value
+        how_many, line_bytes, value_bytes = how_many + 1, line_bytes + #kept_line, value_bytes + #value
       elseif not is_alike or told then
+        if how_many > 0 then
+          grow_alike(how_many, line_bytes, value_bytes, is_remembered)
+          how_many, line_bytes, value_bytes = 0, 0, 0
+        end
         told, fenced = end_success(id, line, events, at, value, note)
         alike, behind, beginning, ending = nil, nil, nil, nil
         if told ~= nil then
           alike, behind = alike_from(line)
+          if behind then
+            digest_at, behind_at = #alike + 1, #alike + 1 + DIGEST_LENGTH
+            place_at = behind_at + #behind
+          end
         end
         if told then
           beginning, ending = told.beginning, told.behind
+          until_ms, is_remembered = told.until_ms, told.is_remembered
+          kept_lines, kept_marks, kept_values = lists_of_kept()
         end
       end
     end
+  end
+  if how_many > 0 then
+    grow_alike(how_many, line_bytes, value_bytes, is_remembered)
   end
 end

@@ -1,14 +1,13 @@
 """One run of a durable job that runs other jobs, its children, and waits for their ends.
 
-Each run of the parent reads from Redis which children have ended. It saves the result of each child that succeeded, as
-an entry. Then it waits for one of the children that are alive. A worker that ends a child sends the parent a signal,
-and the parent reads again. If the signal is lost, the parent reads again when the time of its wait is over. No children
-are counted, so a lost or a repeated signal does no harm.
+The run that enqueues the children waits for the last of them. Each later run reads from Redis which children have
+ended, saves the result of each child that succeeded as an entry, and waits for one child that is alive. A worker that
+ends a child sends the parent a signal, and the parent reads again. If the signal is lost, the parent reads again at the
+end of its wait. It does not count signals, so a lost or a repeated one does no harm.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -20,14 +19,14 @@ from rq_core.app.durable.items import (
     Item,
     Items,
     JobCall,
-    check_call,
+    check_calls,
     child_of,
     child_outcome,
     children_failed,
     least,
-    pack_end,
+    pack_ends,
     told,
-    unpack_end,
+    unpack_ends,
 )
 from rq_core.app.durable.parking import ParkingSteps
 from rq_core.app.durable.step_values import load_value
@@ -37,7 +36,6 @@ from rq_core.app.handlers.outgoing import outgoing_jobs
 from rq_core.errors import AuditBacklogFull, InvalidStep, QueueFull, ResultsFull, StepTwice
 from rq_core.model.durable.boxes import ENTRIES_MAX, StepEntry
 from rq_core.model.durable.children import (
-    CHILDREN_MAX,
     LAUNCH_PREFIX,
     ORPHANED,
     child_id,
@@ -72,7 +70,7 @@ PAUSE_MS: Final = 5_000
 SAVED_MAX: Final = 100
 """Maximum number of results that a parent saves in one call."""
 SAVED_CHARACTERS: Final = 512 * 1024
-"""A call that saves results takes no further result once it has this number of characters."""
+"""A call that saves results takes no further result once its results have this number of characters."""
 ALIKE: Final = "the entries of steps with this name and a key are named like those of children"
 
 NEVER: Final = "most|0"
@@ -90,8 +88,11 @@ class JobSteps(ParkingSteps):
         super().__init__(context, home)
         self._launching: dict[str, list[Place]] = {}
         """The children that this run has begun to enqueue, until the entry that names their queues is saved."""
+        self._fresh: set[str] = set()
+        """The names of the maps whose children this run was the first to enqueue. Each worker that ends such a child
+        sends the parent a signal. So this run begins to wait without a first look at the children."""
         self._launches: set[str] = set()
-        """The names under which this run has run children."""
+        """The names of the calls of ``map`` in this run."""
 
     async def map(self, name: str, calls: Iterable[JobCall[R]], min_success: Any) -> Items[R]:
         """Run children, and return their items once all children have ended.
@@ -100,7 +101,7 @@ class JobSteps(ParkingSteps):
         """
         check_wait(name)
         self._must_park("map()")
-        children = _checked(name, calls)
+        children = check_calls(name, calls)
         needed = least(name, min_success, len(children))
         await self._may_begin()
         launch = self._unused(name)
@@ -160,7 +161,7 @@ class JobSteps(ParkingSteps):
         return found
 
     def unsaved(self) -> list[Place]:
-        """Return the queue and the id of each child whose end this job has not saved, and still needs.
+        """Return the queue and the id of each child whose end this job still needs, and has not saved.
 
         Children that this run has only begun to enqueue are included.
         """
@@ -202,6 +203,8 @@ class JobSteps(ParkingSteps):
             note_end = self.home.began()
             try:
                 if await self._enqueue(launch, again):
+                    if known is None:
+                        self._fresh.add(launch)
                     await self._write("save", launch_name(launch), packed)
                     del self._launching[launch]
                     return places
@@ -213,8 +216,8 @@ class JobSteps(ParkingSteps):
             again = await self._sent_again(jobs, places)
 
     async def _sent_again(self, jobs: Sequence[NewJob], places: Sequence[Place]) -> list[NewJob]:
-        """Return the children out of ``jobs`` that must be sent again, since an earlier call may have enqueued only
-        some of them.
+        """Return the children in ``jobs`` that must be sent again. An earlier call may have enqueued only some of
+        ``jobs``.
 
         This run first reads the children's ends. A child that Redis does not know is sent to be accepted. A child that
         is alive or has succeeded is sent only so that Redis compares it with the job of the earlier call.
@@ -226,8 +229,8 @@ class JobSteps(ParkingSteps):
             if isinstance(end, Gone):
                 found.append(job)
             elif end is None or isinstance(end, Succeeded):
-                # Redis does not remember a child that is cancelled or expires before its first claim. Such a child must
-                # not run, also if it ends after the look.
+                # A child that is cancelled or expires before its first claim must not run, also if it ends after the
+                # look and Redis has no room for its outcome.
                 found.append(job._replace(full=NEVER))
         return found
 
@@ -261,10 +264,10 @@ class JobSteps(ParkingSteps):
         return parent_header(context.queue, context.id, wait, self._life, launch)
 
     def _places(self, launch: str, entry: StepEntry, count: int) -> list[Place]:
-        """Return the children's queues and ids, by ``entry``. An earlier run saved this entry after it had enqueued the
-        children.
+        """Return the queue and the id of each child, from ``entry``. An earlier run saved ``entry`` after it had
+        enqueued all children.
 
-        Raises StepMismatch if that run had another number of children than ``count``.
+        Raises StepMismatch if the earlier run had another number of children than ``count``.
         """
         queues = read_queues(entry.value)
         if len(queues) != count:
@@ -282,15 +285,17 @@ class JobSteps(ParkingSteps):
     # The wait.
 
     async def _ends(self, launch: str, places: Sequence[Place]) -> dict[int, Outcome[Any]]:
-        """Wait until all children have ended. Return the outcomes of those that did not succeed, by the child's index.
-
-        The results of the children that succeeded are saved as entries.
-        """
+        """Wait until all children have ended. Save an entry with the result of each child that succeeded. Return the
+        outcomes of the other children, by the child's index."""
         join = self._known(join_name(launch))
         if join is not None and join.is_saved:
-            said: Any = json.loads(join.value or "{}")
-            return {int(at): unpack_end(places[int(at)][1], each) for at, each in said.items()}
+            return unpack_ends(join.value or "{}", [job_id for _, job_id in places])
+        alive = list(range(len(places))) if launch in self._fresh else []
         while True:
+            if alive:
+                # The child that was enqueued last is most likely to end last, so the parent looks seldom.
+                name = child_wait(self._numbers[launch_name(launch)], alive[-1])
+                await self._over("wait", self._open_name(name), f"+{self._pause_ms(launch)}")
             left = [n for n in range(len(places)) if self._known(item_name(launch, n)) is None]
             # Backwards, so that no child seems alive that has ended in one call with a later one that seems ended.
             found = await self._look([places[index] for index in reversed(left)])
@@ -299,9 +304,6 @@ class JobSteps(ParkingSteps):
             alive = [index for index in left if index not in ended]
             if not alive:
                 return {n: each for n, each in ended.items() if not isinstance(each, Succeeded)}
-            # The child that was enqueued last is most likely to end last, so the parent looks seldom.
-            name = child_wait(self._numbers[launch_name(launch)], alive[-1])
-            await self._over("wait", self._open_name(name), f"+{self._pause_ms(launch)}")
 
     def _open_name(self, name: str) -> str:
         """Return the first of the names ``name``, ``name#2``, ``name#3``… under which no entry is saved."""
@@ -343,9 +345,9 @@ class JobSteps(ParkingSteps):
             part.append((item_name(launch, index), packed))
             size += len(packed)
             if len(part) >= SAVED_MAX or size >= SAVED_CHARACTERS:
-                await self._save_part(part)
+                await self._finish(self._save_part(part))
                 part, size = [], 0
-        await self._save_part(part)
+        await self._finish(self._save_part(part))
 
     async def _save_part(self, part: Sequence[tuple[str, str]]) -> None:
         """Save several new entries in one call."""
@@ -373,11 +375,14 @@ class JobSteps(ParkingSteps):
 
     # The end.
 
-    async def _close(self, launch: str, ends: Mapping[int, Outcome[Any]]) -> None:
-        """Save the outcomes of the children that did not succeed, so that each later run returns the same items."""
+    async def _close(self, launch: str, ends: Mapping[int, Outcome[Any]]) -> str:
+        """Save the outcomes of the children that did not succeed. Return them packed, as each later run reads them."""
+        packed = pack_ends(ends)
         if self._known(join_name(launch)) is None:
-            said = json.dumps({at: pack_end(each) for at, each in ends.items()})
-            await self._write("save", join_name(launch), pack_result(said, self.home.audit_result))
+            await self._write(
+                "save", join_name(launch), pack_result(packed, self.home.audit_result)
+            )
+        return packed
 
     async def _joined(
         self,
@@ -388,6 +393,24 @@ class JobSteps(ParkingSteps):
         needed: int,
     ) -> Items[R]:
         """Return the items of all children. Raises ChildrenFailed if fewer than ``needed`` have succeeded."""
+        found = self._items(launch, children, places, ends)
+        if len(found) - len(found.failed) < needed:
+            message = told(launch, found.failed, len(found), needed)
+            prefix = children[0].task.app.connections.prefix
+            raise children_failed(message, self._context.id, prefix, found)
+        if not ends:
+            return found
+        ends = unpack_ends(await self._close(launch, ends), [job_id for _, job_id in places])
+        return self._items(launch, children, places, ends)
+
+    def _items(
+        self,
+        launch: str,
+        children: Sequence[JobCall[R]],
+        places: Sequence[Place],
+        ends: Mapping[int, Outcome[Any]],
+    ) -> Items[R]:
+        """Return the items of children that have ended. ``ends`` has the outcomes of those that did not succeed."""
         items: list[Item[R]] = []
         for index, (queue, job_id) in enumerate(places):
             outcome = ends.get(index)
@@ -396,31 +419,7 @@ class JobSteps(ParkingSteps):
                 assert known is not None
                 outcome = _succeeded(launch, job_id, known, children[index])
             items.append(Item(index, job_id, queue, outcome))
-        found = Items(items)
-        if len(found) - len(found.failed) < needed:
-            message = told(launch, found.failed, len(found), needed)
-            prefix = children[0].task.app.connections.prefix
-            raise children_failed(message, self._context.id, prefix, found)
-        if ends:
-            await self._close(launch, ends)
-        return found
-
-
-def _checked(name: str, calls: Iterable[JobCall[R]]) -> list[JobCall[R]]:
-    """Return the calls of a ``map`` as a list. Raises InvalidStep for an invalid call, and for too many calls."""
-    found: list[JobCall[R]] = []
-    for call in calls:
-        given: object = call
-        if not isinstance(given, JobCall):
-            why = f"{given!r} is not a call of a task, as `task.call(…)` makes it"
-            raise InvalidStep(step=name, why=why)
-        if not found or found[-1].task is not call.task:
-            check_call(name, call)
-        found.append(call)
-        if len(found) > CHILDREN_MAX:
-            why = f"a map has at most {CHILDREN_MAX:,} calls: let each child do several parts"
-            raise InvalidStep(step=name, why=why)
-    return found
+        return Items(items)
 
 
 def _enqueue(jobs: Sequence[NewJob], calls: Operations) -> Plan[Accepted]:

@@ -1,8 +1,8 @@
-"""The methods of a worker that one run of a durable job calls: they save and load steps, and check the lease."""
+"""The methods by which one run of a durable job uses its worker: they save and load steps, and check the lease."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Home(Protocol):
-    """The methods of a worker that the steps of one claim call.
+    """The methods of a worker that are called by the steps of one claim.
 
     An ``async def`` handler awaits these methods on the event loop. In a ``def`` handler, each method blocks the
     handler's thread until it is done, and awaits nothing.
@@ -46,8 +46,12 @@ class Home(Protocol):
         ...
 
     def save(self, records: Sequence[Saving]) -> Awaitable[SaveAnswer]:
-        """Save entries. Return the refusals by the index in ``records``, and the entries of waits and sleeps that are
-        over."""
+        """Save entries. Return the refused records and the entries of waits and sleeps that are over, each by its index
+        in ``records``."""
+        ...
+
+    def finish(self, saving: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        """Return the result of a coroutine that saves entries. If the handler is cancelled, the coroutine continues."""
         ...
 
     def ask(self, plan: Callable[[Operations], Plan[T]]) -> Awaitable[T]:
@@ -59,8 +63,8 @@ class Home(Protocol):
         ...
 
     def park(self, entry: int) -> Awaitable[None]:
-        """Park the job as soon as no step of it runs. ``entry`` is the number of the wait or sleep for which the job is
-        parked.
+        """Park the job as soon as none of its steps runs. ``entry`` is the number of the wait or sleep for which the
+        job is parked.
 
         The method never returns, since the worker stops the handler.
         """

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, overload
 
 from rq_core.errors import InvalidStep, NoResult
-from rq_core.model.durable.children import PARENT_HEADER
-from rq_core.model.job import JobError, NewJob
+from rq_core.model.durable.children import CHILDREN_MAX, KEEP_MS
+from rq_core.model.headers import PARENT_HEADER
+from rq_core.model.job import JobError, NewJob, ties_with_unclaimed
 from rq_core.model.keys import DEFAULT_PREFIX
 from rq_core.model.outcome import (
     LOST,
@@ -27,10 +28,12 @@ from rq_core.signals import ChildrenFailed
 
 R_co = TypeVar("R_co", covariant=True)
 
-KEEP_MS: Final = 86_400_000
-"""Minimum ms for which Redis keeps a child's outcome after its end, and remembers the child's id after its enqueue."""
 _SHOWN_MAX: Final = 10
 """Maximum number of failed items that a message names."""
+MESSAGE_MAX: Final = 300
+"""Maximum number of characters of an error's message that a parent saves."""
+MESSAGES_MAX: Final = 64_000
+"""Maximum number of characters of all such messages of one map."""
 _ENDS: Final[Mapping[str, type[Outcome[Any]]]] = {
     "dead": Failed, "cancelled": Cancelled, "expired": Expired, "replaced": Replaced, "gone": Gone,
 }  # fmt: skip
@@ -54,7 +57,24 @@ def task_name_of(call: Any) -> str:
     return call.task.name if isinstance(call, JobCall) else "run"
 
 
-def check_call(name: str, call: JobCall[Any]) -> None:
+def check_calls(name: str, calls: Iterable[JobCall[R_co]]) -> list[JobCall[R_co]]:
+    """Return the calls of a ``map`` as a list. Raises InvalidStep for an invalid call, and for too many calls."""
+    found: list[JobCall[R_co]] = []
+    for call in calls:
+        given: object = call
+        if not isinstance(given, JobCall):
+            why = f"{given!r} is not a call of a task, as `task.call(…)` makes it"
+            raise InvalidStep(step=name, why=why)
+        if not found or found[-1].task is not call.task:
+            _check_call(name, call)
+        found.append(call)
+        if len(found) > CHILDREN_MAX:
+            why = f"a map has at most {CHILDREN_MAX:,} calls: let each child do several parts"
+            raise InvalidStep(step=name, why=why)
+    return found
+
+
+def _check_call(name: str, call: JobCall[Any]) -> None:
     """Raise InvalidStep if the call's task is unique. Raise InvalidTask if JSON cannot express the task's results."""
     if call.task.options.unique is not None:
         why = f"task {call.task.name!r} is unique, and a child must not give way to another job"
@@ -69,8 +89,9 @@ def child_of(call: JobCall[Any], job_id: str, parent: str) -> NewJob:
     seconds = max(options.keep_ms, KEEP_MS) / 1000
     task = call.task.with_options(id=job_id, headers=headers, keep_result=seconds, remember=seconds)
     job: NewJob = task.job(*call.args, **call.kwargs)
-    # A child that a full scope discards or rejects would have no end: it waits.
-    return job._replace(full="")
+    # A child that a full scope discards or rejects would have no end: it waits. A worker that has lost its claim of the
+    # parent may send the child late: a child that was cancelled or has expired before its first claim must not run.
+    return job._replace(full="", ties=ties_with_unclaimed(job.ties))
 
 
 @dataclass(frozen=True)
@@ -165,8 +186,8 @@ def least(name: str, min_success: Any, count: int) -> int:
 def children_failed(
     message: str, job_id: str, prefix: str, items: Sequence[Item[Any]] = ()
 ) -> ChildrenFailed:
-    """Return the error of a parent whose children failed: ``message``, and what an operator can do. ``job_id`` is the
-    parent's id, and ``prefix`` is the prefix of the keys in Redis."""
+    """Return the error of a parent whose children failed. Its text is ``message``, and the commands that an operator
+    can use. ``job_id`` is the parent's id, and ``prefix`` is the prefix of the keys in Redis."""
     error = ChildrenFailed(
         f"{message}. `rq-core children {job_id} --failed` lists what failed, `rq-core requeue {job_id}` runs it again",
         items,
@@ -195,20 +216,34 @@ def child_outcome(job_id: str, found: Found) -> Outcome[Any]:
     return found.known or Gone(job_id)
 
 
-def pack_end(outcome: Outcome[Any]) -> list[str]:
-    """Convert the outcome of a child that did not succeed to a list of texts.
+def pack_ends(ends: Mapping[int, Outcome[Any]]) -> str:
+    """Convert the outcomes of children that did not succeed to JSON. ``ends`` has the outcomes by the child's index.
 
-    The first text is the kind of the outcome, such as ``dead``. A dead child also has the reason and the error's type.
+    Messages of errors are shortened: all of them together have at most MESSAGES_MAX characters.
     """
+    most = min(MESSAGE_MAX, MESSAGES_MAX // max(len(ends), 1))
+    return json.dumps({index: _pack_end(outcome, most) for index, outcome in ends.items()})
+
+
+def _pack_end(outcome: Outcome[Any], most: int) -> list[str]:
+    """Return the kind of an outcome, such as ``dead``. A dead child also has the reason, and the error's type and
+    first ``most`` characters of its message."""
     found = [_WORDS[type(outcome)]]
     if isinstance(outcome, Failed):
-        found += [outcome.reason, outcome.error.type if outcome.error is not None else ""]
+        error = outcome.error
+        found += [outcome.reason, error.type, error.message[:most]] if error else [outcome.reason]
     return found
 
 
+def unpack_ends(packed: str, ids: Sequence[str]) -> dict[int, Outcome[Any]]:
+    """Return the outcomes that ``pack_ends`` has packed, by the child's index. ``ids`` has the ids of all children."""
+    said: dict[str, list[str]] = json.loads(packed)
+    return {int(at): unpack_end(ids[int(at)], each) for at, each in said.items()}
+
+
 def unpack_end(job_id: str, said: Sequence[str]) -> Outcome[Any]:
-    """Convert a list of texts from ``pack_end`` back to an outcome. The error's message is lost."""
+    """Convert one outcome of ``pack_ends`` back. ``said`` is the list of its texts."""
     kind = _ENDS.get(said[0], Gone)
-    if kind is Failed and len(said) == 3:
-        return Failed(job_id, said[1], JobError(said[2], "") if said[2] else None)
+    if kind is Failed and len(said) > 1:
+        return Failed(job_id, said[1], JobError(said[2], said[3]) if len(said) == 4 else None)
     return kind(job_id)

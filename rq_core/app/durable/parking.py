@@ -1,29 +1,71 @@
-"""The steps of one run that its worker may park: the entries that Redis must have, and how they are saved again."""
+"""The part of a run's steps that parks the job. It knows which entries Redis must have when the run ends, saves lost
+entries again, and returns the box that the next run may take over."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 from rq_core.app.durable.steps import AGAIN_MAX, Steps, worst_of
 from rq_core.app.handlers.context import JobContext
 from rq_core.errors import QueueDamaged
-from rq_core.model.durable.boxes import KnownBox
+from rq_core.model.durable.boxes import NOTHING_KNOWN, KnownBox
 from rq_core.protocol.calls.boxes import NotSaved, Saving
+from rq_core.protocol.reads.box_reads import Box
 
+T = TypeVar("T")
 Save = Callable[[JobContext, Sequence[Saving]], Awaitable[Mapping[int, Any]]]
-"""A function that saves entries, and returns index → refusal (NotSaved). Other values of its answer are ignored."""
+"""A function that saves entries. It returns why Redis refused an entry (a NotSaved), by the entry's index. Callers
+ignore values of other types."""
 
 
 class ParkingSteps(Steps):
-    """The steps of one run, which its worker may park."""
+    """The steps of one run of a job that may be parked."""
+
+    _has_failed = False
+    """True if a save has failed: Redis may have an entry that this run does not know."""
+    _under_way = 0
+    """Number of saves under way."""
+
+    @property
+    def is_sure(self) -> bool:
+        """True if Redis has exactly the entries that this run knows."""
+        return self._is_loaded() and not self._has_failed and not self._under_way
+
+    def box_now(self) -> Box | None:
+        """Return what Redis has in the job's box. Return None if that is not certain."""
+        return Box(self._life, tuple(self._loaded)) if self.is_sure else None
+
+    async def _take(self, kind: Literal["wait", "sleep"], entry: str, about: str) -> bool:
+        return await self._finish(super()._take(kind, entry, about))
+
+    async def _write(self, what: Literal["begin", "save"], entry: str, packed: str = "") -> None:
+        await self._finish(super()._write(what, entry, packed))
+
+    async def _finish(self, saving: Coroutine[Any, Any, T]) -> T:
+        """Return the result of ``saving``, a coroutine that saves entries in Redis, and then stores them in this
+        run."""
+        self._under_way += 1
+        return await self.home.finish(self._noted(saving))
+
+    async def _noted(self, saving: Coroutine[Any, Any, T]) -> T:
+        try:
+            return await saving
+        except BaseException:
+            self._has_failed = True
+            raise
+        finally:
+            self._under_way -= 1
 
     def known_beside(self, waits: Sequence[int]) -> KnownBox:
-        """Return the entries that Redis must have, beside the entries ``waits`` for which the job parks.
+        """Return the entries that Redis must have when the job parks, except the entries ``waits`` for which it parks.
+        Return NOTHING_KNOWN for a run without entries.
 
-        Redis writes entries in the order of their numbers. So if it has the last one, it has all. It can still have
-        lost the ends of entries that were begun before, if no new entry was saved after them.
+        Redis writes entries in the order of their numbers. So if Redis has the last entry, it has all entries. But it
+        can have lost the end of an entry that was begun earlier, if no new entry was written after this end.
         """
+        if not self._is_loaded() or not self._loaded:
+            return NOTHING_KNOWN
         count = len(self._loaded)
         numbers = {n for n, has in self._ended.items() if has == count} | {count}
         said = (
@@ -34,8 +76,8 @@ class ParkingSteps(Steps):
     async def save_again(self, save: Save) -> None:
         """Save the entries that Redis has lost. Call this after the handler's end, if Redis could not park the job.
 
-        Also returns if the claim is no longer in force: the next attempt to park the job says so. Raises QueueDamaged
-        if the job's box cannot be what this run knows.
+        If the claim is no longer in force, the method returns without an error, since the next attempt to park the job
+        notices it. Raises QueueDamaged if the job's box has other entries than this run knows.
         """
         has = len(self._loaded) - 1
         for _ in range(AGAIN_MAX):
@@ -55,6 +97,7 @@ class ParkingSteps(Steps):
 
 
 def _worst(answer: Mapping[int, Any]) -> NotSaved | None:
-    """Return the most important refusal in an answer, or None. A wait that is not over is saved, and not refused."""
+    """Return the most important refusal in an answer, or None. A NotSaved for a wait that is not over is no refusal,
+    since Redis has saved this wait."""
     refused = [e for e in answer.values() if isinstance(e, NotSaved) and e.why != "waits"]
     return worst_of(refused) if refused else None

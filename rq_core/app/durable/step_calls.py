@@ -4,8 +4,8 @@
 
     charge = await durable().step("charge", charge_card, order_id)
 
-A step's dependencies are entered before its function, and left before the step is saved. So when the step is saved, the
-rows that the function wrote through ``db`` are committed.
+A step's dependencies are entered before the step's function is called, and left before the step is saved. So when the
+step is saved, the rows that the function wrote through ``db`` are already committed.
 """
 
 from __future__ import annotations
@@ -78,9 +78,11 @@ class StepCalls:
         *,
         awaits: bool,
     ) -> Any:
-        if needs:
-            given = inspect.signature(function).bind_partial(*args, **kwargs).arguments
-            needs = {name: need for name, need in needs.items() if name not in given}
+        if not needs:
+            found = function(*args, **kwargs)
+            return await found if awaits else found
+        given = inspect.signature(function).bind_partial(*args, **kwargs).arguments
+        needs = {name: need for name, need in needs.items() if name not in given}
         return await call_surrounded(
             function, args, kwargs, is_async=awaits, steps=needs, resources=self._resources
         )

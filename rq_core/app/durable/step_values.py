@@ -69,7 +69,8 @@ def check_brought(name: str, kind: Any) -> Returned:
 
 @lru_cache(maxsize=1024)
 def _class_brought(kind: type) -> Returned:
-    """Return the type of a signal's value for a class. Pydantic needs 0.2 ms and more to prepare it."""
+    """Return the type of a signal's value, from a class. The result is cached, since pydantic needs 0.2 ms or more for
+    it."""
     return _Brought(kind.__name__, kind)
 
 
@@ -81,7 +82,8 @@ def load_brought(name: str, brought: Returned, value_json: str) -> Any:
     except ValueError as error:
         raise StepMismatch(
             f"the signal that wait {name!r} has taken brings a value that does not fit the type of the wait:"
-            f" {_misfit(error)}"
+            f" {_misfit(error)}. A requeue cannot help, since the wait has taken the signal: run `rq-core fork` with"
+            f" `--from-step {name}`, and send the right value to the fork"
         ) from None
 
 
@@ -108,7 +110,7 @@ def unusable(step: str, note: str, problem: str = "") -> StepUnusable:
     """Return the error for a step that has happened, but whose value is not kept.
 
     ``note`` is the reason in one word. ``problem`` describes the part of the value that has no JSON form; it is empty
-    if an earlier run did the step.
+    if an earlier run has run the step.
     """
     said = f"step {step!r} has happened, and what it returned is not kept: {problem or reason_of(note)}"
     if note == NOT_JSON:

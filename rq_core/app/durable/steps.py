@@ -43,7 +43,7 @@ in_step: Final[ContextVar[bool]] = ContextVar("rq_core_in_step", default=False)
 """True if the function of a step runs in this context. No other step may begin inside it."""
 
 What = Literal["begin", "save", "wait", "sleep", "take", "move"]
-"""The kinds of records of a save."""
+"""The kinds of records that a save sends to Redis."""
 AGAIN_MAX: Final = 3
 """Maximum number of times that a save is sent. It is sent again if Redis lacks earlier entries."""
 
@@ -82,17 +82,18 @@ class Steps:
         self._running: set[str] = set()
         self._passed: list[_Passed] = []
         self._ended: dict[int, int] = {}
-        """The number of entries that Redis had at the save of an entry that was begun before, by the entry's number."""
+        """Number of an entry that was begun, and saved later → the number of entries that Redis had at this save."""
         self._waiting: set[int] = set()
         """The numbers of the waits and sleeps for which this run waits."""
         self._until: int | None = None
         """The end (Unix ms) of the wait or sleep that this run sent last; None if it has no end."""
         self._ending: StepEntry | None = None
-        """The entry of the wait or sleep that this run sent last, if it is over and the answer had it."""
+        """The entry of the wait or sleep that this run sent last; None unless it is over and Redis' answer had the
+        entry."""
         self._is_over = False
 
     def close(self) -> None:
-        """Let no further step begin. The worker calls this after the handler, whose asyncio tasks may still run."""
+        """Let no asyncio task of the handler begin a further step. The worker calls this after the handler's end."""
         self._is_over = True
 
     async def step(
@@ -109,7 +110,9 @@ class Steps:
             raise InvalidStep(step=name, why=f"{function!r} is not a function")
         if not self.home.is_async and inspect.iscoroutinefunction(function):
             raise InvalidStep(
-                step=name, why="its function is async, and the handler is a `def` function"
+                step=name,
+                why="its function is async, and the handler is a `def` function: make the step's function a plain one,"
+                " or the handler `async def`",
             )
         return await self._step(name, function, args, kwargs, options)
 
@@ -338,8 +341,8 @@ class Steps:
                 self._context.base = self._context.failures
 
     async def _sent(self, what: What, entry: str, packed: str, about: str = "") -> str | None:
-        """Send an entry to Redis, and before it the entries that Redis has lost. Return None if Redis has saved it,
-        ``full`` if the box has no room, and ``waits`` for a wait or sleep that is not over (``_until`` is its end)."""
+        """Send an entry to Redis, and before it the entries that Redis has lost. Return None if Redis saved the entry,
+        ``full`` if the box has no room, ``waits`` for a wait or sleep that is not over (``_until`` is its end)."""
         count = len(self._loaded)
         # If Redis has lost only the ends of entries, it has as many entries as before, and does not notice the loss.
         missing = self._missing(count, count) if entry not in self._numbers else []
@@ -392,7 +395,7 @@ class Steps:
         self._loaded[number - 1 : number] = [entry]
 
     def _missing(self, has: int, last: int) -> list[Saving]:
-        """Return the records up to entry ``last`` that Redis may have lost. Redis has ``has`` entries now."""
+        """Return the records, up to that of entry ``last``, that Redis may have lost. Redis has ``has`` entries now."""
         ended = (n for n, count in self._ended.items() if n <= has <= count)
         return [self._again(n) for n in sorted({*ended, *range(has + 1, last + 1)})]
 
@@ -425,7 +428,7 @@ class Steps:
         """Wait until a step may begin. Raises InvalidStep inside another step, and NotDurable after the handler's end.
         If the handler must stop, raises the reason as an exception, such as JobCancelled."""
         if in_step.get():
-            why = "it is inside of another step, whose function must do all by itself"
+            why = "it is inside of another step, whose function must do all by itself: call it in the handler"
             raise InvalidStep(step="", why=why)
         if self._is_over:
             raise NotDurable(call="step()", why="the handler of this job has ended")

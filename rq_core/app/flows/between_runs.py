@@ -1,8 +1,9 @@
 """Keeps the state of a flow between two runs of the flow's job, so that a run need not read the whole box again.
 
-A kept copy has the entries of the box as a run left them when it parked. The next run in the same process reads only
-the last of these entries, and the entries that may have changed since. The copy is valid if Redis has the last entry
-under the same number, name and fence. Since entries are only appended, Redis then also has all earlier entries. If the
+A kept copy has the entries of the job's box as a run left them when it parked the job. If the next run in this process
+has the job's next claim, and Redis has lost nothing meanwhile, this run reads nothing. A later run reads only the
+copy's last entry, and the entries that may have changed since. The copy is valid if Redis still has its last entry
+under the same number, name and fence: since entries are only appended, Redis then also has all earlier entries. If the
 copy is not valid, for example after a failover, the run reads the whole box.
 """
 
@@ -12,12 +13,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 from rq_core.app.durable.children import JobSteps, Place
 from rq_core.app.flows.sweep import Frontier
 from rq_core.model.durable.boxes import StepEntry, entry_in
+from rq_core.model.ids import epoch_of_fence
 from rq_core.model.keys import queue_keys
+from rq_core.model.lib.newest_values import NewestValues
 from rq_core.protocol.reads.box_reads import PAGE, Box
 
 if TYPE_CHECKING:
@@ -26,9 +29,6 @@ if TYPE_CHECKING:
     from rq_core.app.handlers.context import JobContext
     from rq_core.protocol.engine.plan import Plan
     from rq_core.protocol.operations import Operations
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 @dataclass
@@ -39,7 +39,7 @@ class KeptRun:
     """The number of the run's claim."""
     life: str
     entries: list[StepEntry]
-    """The entries of the box, in the order of their numbers (from 1). The run itself has appended the last one."""
+    """The entries of the box, in the order of their numbers (from 1). The run itself has appended the last entry."""
     numbers: dict[str, int]
     """The number of each entry, by its name."""
     ended_last: frozenset[int]
@@ -53,16 +53,23 @@ class KeptRun:
     """Number of characters of all values."""
 
     def holds(self, box: Box | None) -> bool:
-        """Return whether this copy is valid: the box still has the copy's last entry. ``box`` was read from the number
-        of this entry on."""
+        """Return whether this copy is valid: whether the box still has the copy's last entry. ``box`` has the entries
+        from this entry's number on."""
         if box is None or box.life != self.life or not box.entries:
             return False
         mine, there = self.entries[-1], box.entries[0]
         return (there.name, there.fence) == (mine.name, mine.fence)
 
+    def is_newest(self, context: JobContext) -> bool:
+        """Return whether the box certainly has no other entries than this copy. This is so if the claim of ``context``
+        directly follows this copy's claim, and Redis has lost nothing between them."""
+        return (context.claim, context.life, epoch_of_fence(context.fence)) == (
+            self.claim + 1, self.life, epoch_of_fence(self.entries[-1].fence),
+        )  # fmt: skip
+
     def uncertain(self, claim: int) -> list[int]:
-        """Return the numbers of the entries that must be read again. The last entry is left out. ``claim`` is the
-        number of the claim that reads the entries."""
+        """Return the numbers of the entries that must be read again, without the last entry, which the caller reads
+        anyway. ``claim`` is the number of the claim that reads the entries."""
         found = set(self.ended_last)
         if claim != self.claim + 1:
             # Claims of other workers were in between. They append entries, and save those that were begun.
@@ -80,35 +87,6 @@ class KeptRun:
             self.characters -= len(self.entries[number - 1].value or "")
         self.characters += len(entry.value or "")
         self.entries[number - 1 : number] = [entry]
-
-
-class NewestValues(Generic[K, V]):
-    """Keeps the newest values, by key, up to a number of values and a total size. Threads may share the object without
-    a lock, since each operation on Python's dict is atomic. A forked child might inherit a lock that is never
-    released."""
-
-    def __init__(self, most: int, size_max: int) -> None:
-        self._most = most
-        self._size_max = size_max
-        self._kept: dict[K, tuple[V, int]] = {}
-
-    def put(self, key: K, value: V, size: int) -> None:
-        """Keep a value of this size. Remove the oldest values if there is no room."""
-        self._kept.pop(key, None)
-        self._kept[key] = (value, size)
-        kept = list(self._kept.items())
-        left, total = len(kept), sum(size for _, (_, size) in kept)
-        for oldest, (_, its_size) in kept:
-            if left <= self._most and total <= self._size_max:
-                return
-            self._kept.pop(oldest, None)
-            left -= 1
-            total -= its_size
-
-    def take(self, key: K) -> V | None:
-        """Remove the value of a key, and return it. Return None for an unknown key."""
-        found = self._kept.pop(key, None)
-        return None if found is None else found[0]
 
 
 class ResumedSteps(JobSteps):
@@ -136,7 +114,9 @@ class ResumedSteps(JobSteps):
         have changed since."""
         if not self._is_loaded():
             kept = self._kept.take((self._context.queue, self._context.id))
-            if kept is not None:
+            if kept is not None and kept.is_newest(self._context):
+                self._take_over(kept)
+            elif kept is not None:
                 async with self.home.turn():
                     await self._load_rest(kept)
         await super()._load()
@@ -159,6 +139,9 @@ class ResumedSteps(JobSteps):
                 kept.update(number, entry)
         except ValueError:
             return
+        self._take_over(kept)
+
+    def _take_over(self, kept: KeptRun) -> None:
         self._life, self._entries, self._numbers = kept.life, kept.entries, kept.numbers
         self._characters = kept.characters
         if kept.graph is self._graph:
@@ -175,11 +158,15 @@ class ResumedSteps(JobSteps):
         super()._know(box)
         self._characters = sum(len(entry.value or "") for entry in box.entries)
 
+    def box_now(self) -> Box | None:
+        """Return None. The next run takes over the copy of this run (KeptRun), which has more than the box."""
+        return None
+
     def _keep_run(self) -> None:
-        """Keep a copy of this run's state for the next run. Call this method when no call to Redis is under way, and
-        this run makes no further call."""
+        """Keep a copy of this run's state for the next run. Call this method after the last call to Redis of this run
+        has ended."""
         entries, context = self._loaded, self._context
-        if not entries or entries[-1].fence != context.fence:
+        if not self.is_sure or not entries or entries[-1].fence != context.fence:
             return  # It could not be seen whether Redis still has all of it.
         assert self._life is not None
         ended = frozenset(n for n, count in self._ended.items() if count == len(entries))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.app.arguments import Arguments
-from rq_core.app.durable.items import KEEP_MS
-from rq_core.app.flows.between_runs import KeptRun, NewestValues
+from rq_core.app.flows.between_runs import KeptRun
 from rq_core.app.flows.graph import FLOW_TASK, Graph, read_graph
 from rq_core.app.flows.running import FlowSteps
 from rq_core.app.handlers.context import current_job
@@ -14,7 +13,9 @@ from rq_core.app.handlers.retry import RetryPolicy
 from rq_core.app.options import JobOptions
 from rq_core.app.registration import make_task
 from rq_core.errors import NotDurable
+from rq_core.model.durable.children import KEEP_MS
 from rq_core.model.lib.cached_property import cached_property
+from rq_core.model.lib.newest_values import NewestValues
 from rq_core.signals import GiveUp
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ READ_CHARACTERS: Final = 16 * 1024 * 1024
 
 
 class FlowDocument(dict[str, Any]):
-    """The graph of a flow as JSON. The graph is checked at the first use of ``graph`` only, so the JSON must not be
-    changed."""
+    """The graph of a flow as JSON. ``graph`` reads and checks the JSON only at its first use, so no code may change the
+    JSON."""
 
     @cached_property
     def graph(self) -> Graph:
@@ -49,8 +50,8 @@ class FlowDocument(dict[str, Any]):
 
 
 class FlowArguments(Arguments):
-    """The arguments of flows. A flow's job runs again and again, whenever a child ends, with the same arguments. So a
-    process keeps the arguments that it has read last."""
+    """The arguments of flows. A flow's job runs again with the same arguments whenever a child ends. So a process keeps
+    the arguments that it has read last."""
 
     def __init__(self, task: str, function: Callable[..., Any]) -> None:
         super().__init__(task, function)

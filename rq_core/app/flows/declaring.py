@@ -84,8 +84,8 @@ class Flow:
         self._on_failure = on_failure
         self._nodes: list[GraphNode] = []
         self._names: dict[str, int] = {}
-        """The names of the nodes. The value is the last number that was appended to this name to make another default
-        name, or 1."""
+        """Name of a node → the last number that was appended to this name to make the default name of another node, or
+        1."""
         self._calls = 0
         self._size = 0
         self._why_closed = ""
@@ -370,8 +370,8 @@ def group(calls: Iterable[JobCall[Any]], /, *, min_success: float = 1.0) -> Grou
 
 def chain(*parts: JobCall[Any] | Group) -> Flow:
     """Return a flow that runs calls one after another: ``chain(fetch.call(7), render.call(RESULT))``. In each call
-    except the first, RESULT is the result of the part before; after a group, the list of its results. Raises
-    InvalidFlow or ArgumentsInvalid."""
+    except the first, RESULT is the result of the part before. After a group, RESULT is the list of the group's results.
+    Raises InvalidFlow or ArgumentsInvalid."""
     return _in_order("chain", parts)
 
 
@@ -384,7 +384,9 @@ def _in_order(name: str, parts: Sequence[JobCall[Any] | Group]) -> Flow:
             why = f"{given!r} is no call of a task, as `task.call(…)` makes it. For other graphs use app.flow"
             raise InvalidFlow(flow=name, why=why)
     if not calls:
-        raise InvalidFlow(flow=name, why="it has no call")
+        what = "it" if not parts else "the group" if name == "group" else "its group"
+        why = f"{what} has no call: give it one, or enqueue nothing if there is nothing to run"
+        raise InvalidFlow(flow=name, why=why)
     with Flow(calls[0].task.app, name) as flow:
         for part in parts:
             flow.add_part(part)

@@ -11,6 +11,7 @@ from rq_core.model.keys import check_name
 from rq_core.signals import InvalidFlow
 
 if TYPE_CHECKING:
+    from rq_core.model.showing.shown import Progress
     from rq_core.protocol.engine.plan import Plan
     from rq_core.protocol.operations import Operations
 
@@ -18,11 +19,11 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class FlowRun(JobHandle[R_co]):
-    """A flow that was enqueued: the handle of its job.
+    """The handle of a flow's job, after the flow was enqueued.
 
-    ``result`` returns the result of the flow's last node. ``progress`` counts the nodes that are done. ``cancel``
-    cancels the flow and all of its nodes that are not done. ``FlowRun(app, id="monthly-7", queue="reports")`` is the
-    handle of a flow that another program has enqueued.
+    ``result`` returns the result of the flow's last node. ``progress`` shows how many of the jobs of all nodes are
+    done. ``cancel`` cancels the flow and all of its nodes that are not done. ``FlowRun(app, id="monthly-7",
+    queue="reports")`` is the handle of a flow that another program has enqueued.
     """
 
     __slots__ = ()
@@ -45,6 +46,17 @@ class FlowRun(JobHandle[R_co]):
             keeps=handle.keeps,
         )
 
+    def progress(self) -> Progress | None:
+        """Return how many jobs of the flow's nodes are done, and how many there are.
+
+        Return None if no worker has begun the flow, or the flow has left Redis.
+        """
+        return super().progress()
+
+    async def progress_async(self) -> Progress | None:
+        """See progress."""
+        return await super().progress_async()
+
     def nodes(self) -> dict[str, NodeState]:
         """Return the state of each node, by name, in the order of declaration. The mapping is empty after the flow has
         succeeded or was cancelled, since Redis no longer has the flow's graph.
@@ -63,8 +75,8 @@ class FlowRun(JobHandle[R_co]):
         """Requeue a dead flow, with its dead children. Children that failed or were stopped run again, then the nodes
         that had not begun. Children that have succeeded do not run again.
 
-        Return the outcome: ``requeued``; ``held`` if another job holds the flow's unique name; ``gone``; or the state
-        of a flow that is not dead.
+        Return the outcome: ``requeued``; ``held`` if another job holds the flow's unique name; ``gone`` if Redis does
+        not have the flow; or the flow's state, if the flow is not dead.
         """
         client = self._producer.client
         return client.run(client.calls.families.requeue(self.queue, [self.id], why=why))[self.id]

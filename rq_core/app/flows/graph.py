@@ -23,7 +23,7 @@ FLOW_TASK: Final = "rq_core.flow"
 NODES_MAX: Final = 1_000
 """Maximum number of nodes of a flow."""
 CALLS_MAX: Final = CHILDREN_MAX
-"""Maximum number of calls of a flow, with the calls of its maps. Each call takes an entry of the flow's job."""
+"""Maximum number of calls of a flow, including the calls of its maps. Each call takes an entry of the flow's job."""
 BYTES_MAX: Final = 1024 * 1024
 """Maximum number of bytes of a graph as JSON. Also the maximum for the arguments of a call after the results of other
 nodes were put into them."""
@@ -41,7 +41,7 @@ _OPTIONS: Final[Mapping[str, tuple[type, ...]]] = {
     "at_ms": (int,), "expires": _NUMBER, "expires_ms": (int,), "headers": (dict,), "keep_result": _NUMBER,
     "audit_result": (str,),
 }  # fmt: skip
-"""The options of a call, each with the types of its value."""
+"""The options that a call may have, each with the types that its value may have."""
 
 
 class Fill(NamedTuple):
@@ -60,7 +60,7 @@ class FlowCall:
     task: str
     queue: str
     args: dict[str, Any]
-    """The arguments in the types of JSON. In the places of fills they have None."""
+    """The arguments in JSON's types, with None in the place of each fill."""
     fills: tuple[Fill, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     """The options of the child, as ``options_of`` makes them."""
@@ -89,6 +89,11 @@ class Graph:
     name: str
     on_failure: str
     nodes: tuple[GraphNode, ...]
+
+    @cached_property
+    def jobs(self) -> int:
+        """Number of calls of all nodes."""
+        return sum(len(node.calls) for node in self.nodes)
 
     @cached_property
     def followers(self) -> Sequence[Sequence[int]]:
@@ -215,8 +220,8 @@ def _must(holds: bool, why: str) -> None:
 
 
 def filled(call: FlowCall, results: Mapping[int, Any]) -> dict[str, Any]:
-    """Return the arguments of a call, with the results of other nodes filled in. ``results`` has each result by its
-    node's number."""
+    """Return the arguments of a call, with the results of other nodes filled in. ``results`` maps a node's number to
+    the node's result."""
     args: dict[str, Any] = dict(call.args)
     for fill in call.fills:
         args = _put(args, fill.path, results[fill.node])

@@ -1,5 +1,5 @@
-"""Reads the states of a flow's nodes, and their children, from Redis: for the handle of a flow, and for the web
-page."""
+"""Reads from Redis the states of a flow's nodes, and the nodes' children. The handle of a flow and the web page use
+it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rq_core.app.flows.sweep import (
     Spot,
     Word,
     children_of,
+    counted_jobs,
     is_launched,
     node_words,
     spots_of,
@@ -42,9 +43,10 @@ class NodeState(NamedTuple):
     """The state of one node of a flow."""
 
     state: Word
-    """``waits``: the node waits for other nodes. ``ready``: the flow is about to enqueue the node's children. ``runs``,
-    ``done``, ``failed``. ``skipped``: an earlier node, for which this node waits, has failed. ``stopped``: the flow has
-    cancelled the node, because another node failed."""
+    """``waits``: the node waits for other nodes. ``ready``: the flow is about to enqueue the node's children. ``runs``:
+    some children are alive. ``done``: enough children have succeeded. ``failed``: too many children have ended without
+    success, or the node's calls cannot be made. ``skipped``: an earlier node, for which this node waits, has failed or
+    was skipped. ``stopped``: the flow has cancelled the node, because another node failed."""
     done: int
     """Number of the node's children that have succeeded."""
     failed: int
@@ -79,13 +81,23 @@ class SeenFlow(NamedTuple):
     nodes: tuple[SeenNode, ...]
     """The nodes, in the order of declaration."""
     unread: int = 0
-    """Number of children whose ends were not read, because the read was bounded. They count as alive."""
+    """Number of children whose ends were not read, because ``polls_max`` was reached. These children count as alive."""
     is_lost: bool = False
-    """True if the flow had enqueued children, and Redis has lost which."""
+    """True if the flow had enqueued children, and Redis has lost the entries that name these children."""
+
+    @property
+    def done(self) -> int:
+        """Number of children that count as done in the progress of the flow."""
+        return sum(counted_jobs(node, state.done, state.failed) for node, state, *_ in self.nodes)
+
+    @property
+    def of(self) -> int:
+        """Number of children of all nodes, including children that are not enqueued yet."""
+        return sum(state.of for _, state, *_ in self.nodes)
 
 
 def graph_in(spec: str | None) -> Graph:
-    """Return the graph of a flow, from the JSON of the flow's job. Raises ValueError if it has no graph."""
+    """Return the graph of a flow, from the JSON of the flow's job. Raises ValueError if the JSON has no graph."""
     try:
         return read_graph(json.loads(read_spec(spec or "").args_json).get("graph"))
     except (AttributeError, RecursionError) as error:
@@ -171,7 +183,7 @@ def _ends(
     places: Mapping[Spot, FlowChild],
     polls_max: int | None,
 ) -> Plan[tuple[dict[Spot, Outcome[Any]], int]]:
-    """Return the outcomes of the children that have ended, without results, and the number of children that were not
+    """Return the outcomes (without results) of the children that have ended, and the number of children that were not
     polled. Children that are alive or not enqueued yet have no outcome."""
     by_queue: dict[str, dict[str, Spot]] = {}
     for spot in spots:

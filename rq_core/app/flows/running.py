@@ -18,7 +18,7 @@ from rq_core.app.durable.children import LOOK_MAX_S, Place
 from rq_core.app.durable.entry_names import numbered
 from rq_core.app.durable.home import Home
 from rq_core.app.durable.items import JobCall, children_failed
-from rq_core.app.flows.between_runs import KeptRun, NewestValues, ResumedSteps
+from rq_core.app.flows.between_runs import KeptRun, ResumedSteps
 from rq_core.app.flows.filled_calls import child_call, placing_of
 from rq_core.app.flows.graph import BYTES_MAX, CANCEL, FlowCall, Graph, GraphNode, filled
 from rq_core.app.flows.sweep import (
@@ -27,6 +27,7 @@ from rq_core.app.flows.sweep import (
     Children,
     Spot,
     children_of,
+    counted_jobs,
     is_launched,
     launches_of,
     open_words,
@@ -38,6 +39,7 @@ from rq_core.app.handlers.context import JobContext
 from rq_core.errors import UsageError
 from rq_core.model.durable.boxes import ENTRIES_MAX, OWN_PREFIX
 from rq_core.model.durable.children import child_wait, item_name, launch_name
+from rq_core.model.lib.newest_values import NewestValues
 from rq_core.model.lib.text import counted
 from rq_core.model.outcome import Cancelled, Gone, Outcome, reason_of
 from rq_core.model.result_encoding import pack_result
@@ -61,7 +63,7 @@ job, and the number of entries is limited."""
 LAUNCHES: Final = 50
 """Maximum number of nodes whose children are enqueued at the same time."""
 YIELD: Final = 20
-"""Number of calls of a node that are filled before other coroutines of the worker run."""
+"""Number of calls of a node that a flow makes before it lets other coroutines of the worker run."""
 WHY: Final = "another node of the flow failed"
 """The reason that the log has for the cancellation of children by a flow."""
 SHOWN_MAX: Final = 10
@@ -109,7 +111,7 @@ class FlowSteps(ResumedSteps):
             words = open_words(self._graph, self._frontier.open, children, self._broken)
             failed = [number for number, word in words.items() if word == "failed"]
             ready = [number for number, word in words.items() if word == "ready"]
-            self._show(len(failed))
+            self._show(children, len(failed))
             alive = [each.alive for each in children.values() if each.alive]
             if failed and self._graph.on_failure == CANCEL:
                 if not alive:
@@ -217,10 +219,17 @@ class FlowSteps(ResumedSteps):
             " now. Do not change the arguments of a flow that has begun"
         )
 
-    def _show(self, failed: int) -> None:
-        """Show how many nodes are done, as the progress of the flow's job."""
-        count = len(self._graph.nodes)
-        self._context.progress(self._frontier.done, count, f"{failed} failed" if failed else "")
+    def _show(self, children: Mapping[int, Children], failed: int) -> None:
+        """Show, as the progress of the flow's job, how many children of the nodes are done. ``failed``: number of nodes
+        that have failed."""
+        done = self._frontier.jobs
+        for number, of in children.items():
+            if number not in self._broken:
+                node = self._graph.nodes[number]
+                lost = len(of.alive) + len(of.stopped) + len(of.failed)
+                done += counted_jobs(node, len(node.calls) - lost, len(of.failed))
+        says = f"{counted(failed, 'node')} failed" if failed else ""
+        self._context.progress(done, self._graph.jobs, says)
 
     # Nodes that are ready.
 
@@ -271,7 +280,8 @@ class FlowSteps(ResumedSteps):
         return child_call(self._app, known, call, args, placing)
 
     async def _placing_of(self, queue: str, task: str) -> Placing:
-        """Return the placing of a task that this worker lacks, from the policy that other workers have registered."""
+        """Return the Placing of a task that this worker lacks, made from the policy that other workers have
+        registered."""
         policies = self._app.connections.policies
         found = policies.get(queue, task)
         if found is None:
@@ -323,8 +333,8 @@ class FlowSteps(ResumedSteps):
     def _stopped_of(
         self, children: Mapping[int, Children], failed: Sequence[int]
     ) -> dict[int, Sequence[int]]:
-        """Return the positions of the calls that a stop has cancelled, by node. As long as a node has failed, or a
-        child of the stopped nodes is alive, return an empty mapping."""
+        """Return the positions of the calls that a stop has cancelled, by node. Return an empty mapping while a node
+        counts as failed, or a child of a stopped node is alive."""
         if failed:
             return {}
         nodes = stops_of(self._known).open
@@ -339,8 +349,7 @@ class FlowSteps(ResumedSteps):
         await self._note(f"{AGAIN}-{len(stops.again) + 1}", said)
 
     def _not_launched_again(self) -> list[tuple[int, str, Sequence[int]]]:
-        """Return the launches of retries whose children are not enqueued yet. A retry has saved them before (see
-        _begin_again)."""
+        """Return the launches that a retry has saved (see _begin_again), and whose children are not enqueued yet."""
         stops = stops_of(self._known)
         return [
             (number, launch, positions)
@@ -361,7 +370,7 @@ class FlowSteps(ResumedSteps):
 
     async def _wait(self, alive: Sequence[Sequence[Spot]]) -> None:
         """Park the job until one of these children ends, or until it is time to look again. Return at once if the wait
-        for a child or the sleep is over already. ``alive`` has the living children of each node."""
+        for one of the children, or the sleep, is already over. ``alive`` has the living children of each node."""
         numbers: list[int] = []
         for spots in alive[:AT_ONCE]:
             # The child that was enqueued last is most likely to end last, so the flow looks seldom.

@@ -65,7 +65,8 @@ class Stops(NamedTuple):
 
 
 def stops_of(known: Known) -> Stops:
-    """Return what a flow has cancelled and enqueued again, from the entries of its job."""
+    """Return which children a flow has cancelled, and which it has enqueued again, from the entries of the flow's
+    job."""
     stops, again = _values(STOP, known), _values(AGAIN, known)
     # Each retry says after how many stops it came, so it ends all of them.
     ends = max((each["stops"] for each in again), default=0)
@@ -87,8 +88,8 @@ def _values(name: str, known: Known) -> list[Any]:
 def launches_of(number: int, node: GraphNode, stops: Stops) -> list[tuple[str, Sequence[int]]]:
     """Return the launches of a node: each launch's name, and the positions of the calls that it enqueues.
 
-    The first launch has all calls. Each later launch enqueues calls again whose jobs a stop has cancelled. It has
-    another name, so that the new jobs have other ids than the cancelled jobs.
+    The first launch has all calls. Each later launch enqueues again the calls whose jobs a stop has cancelled. A later
+    launch has another name, so that its jobs have other ids than the cancelled jobs.
     """
     found: list[tuple[str, Sequence[int]]] = [(node.name, range(len(node.calls)))]
     for each in stops.again:
@@ -98,7 +99,7 @@ def launches_of(number: int, node: GraphNode, stops: Stops) -> list[tuple[str, S
 
 
 def is_launched(launch: str, known: Known) -> bool:
-    """Return whether all children of a launch were enqueued, by the launch's entry."""
+    """Return whether all children of a launch were enqueued: the launch's entry is then saved."""
     entry = known(launch_name(launch))
     return entry is not None and entry.is_saved
 
@@ -198,6 +199,8 @@ class Frontier:
         self._open = {number for number, count in enumerate(self._missing) if not count}
         self.done = 0
         """Number of nodes that are done."""
+        self.jobs = 0
+        """Number of children of the nodes that are done."""
 
     @property
     def open(self) -> list[int]:
@@ -213,6 +216,7 @@ class Frontier:
                 continue
             self._open.discard(number)
             self.done += 1
+            self.jobs += len(self._graph.nodes[number].calls)
             for follower in self._graph.followers[number]:
                 self._missing[follower] -= 1
                 if not self._missing[follower]:
@@ -220,11 +224,18 @@ class Frontier:
                     asked.append(follower)
 
 
+def counted_jobs(node: GraphNode, done: int, failed: int) -> int:
+    """Return how many children of a node count as done in the flow's progress. These are the children that have
+    succeeded, and as many of the children without success as the node may lose. ``done``: number of children that have
+    succeeded. ``failed``: number of children that have ended without success."""
+    return done + min(failed, len(node.calls) - node.needed)
+
+
 def open_words(
     graph: Graph, numbers: Iterable[int], children: Mapping[int, Children], broken: Collection[int]
 ) -> dict[int, Word]:
-    """Return the states of the nodes ``numbers``, whose earlier nodes are all done. See node_words for the
-    arguments."""
+    """Return the states of the nodes ``numbers``. The caller passes only nodes whose earlier nodes are all done. See
+    node_words for the other arguments."""
     is_hasty = graph.on_failure == CANCEL
     found: dict[int, Word] = {}
     for number in numbers:
@@ -238,8 +249,8 @@ def open_words(
 
 
 def _of(node: GraphNode, of: Children, *, is_hasty: bool) -> Word:
-    """Return the state of a node whose children are enqueued. A node fails when too few of its children can still
-    succeed. If ``is_hasty`` is true, it fails at once; otherwise, it fails only when no child is alive any more."""
+    """Return the state of a node whose children are enqueued. A node fails if too few of its children can still
+    succeed. If ``is_hasty`` is true, the node fails at once; otherwise, it fails when no child is alive any more."""
     is_lost = len(of.failed) > len(node.calls) - node.needed
     if is_lost and (is_hasty or not of.alive):
         return "failed"

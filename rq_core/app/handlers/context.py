@@ -31,13 +31,13 @@ class JobContext:
 
     __slots__ = (
         "_over", "_showing", "_signal", "_stop", "_timeout", "base", "claim", "failures", "fence", "headers", "home",
-        "id", "lane", "losses", "pauses", "queue", "shows", "steps", "taken", "task", "why_no_costs", "worker",
+        "id", "lane", "life", "losses", "pauses", "queue", "shows", "steps", "taken", "task", "why_no_costs", "worker",
     )  # fmt: skip
 
     why_no_steps: ClassVar[str] = (
         "no worker saves the steps of this handler: jobs of job_running() have none"
     )
-    """The reason in the error NotDurable, which a handler gets if its context has no ``home``."""
+    """The reason in the NotDurable that ``durable()`` raises if the handler's context has no ``home``."""
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class JobContext:
         headers: Mapping[str, str] = NO_HEADERS,
         base: int = 0,
         lane: str | None = None,
+        life: str | None = None,
     ) -> None:
         self.id = id
         self.queue = queue
@@ -64,11 +65,14 @@ class JobContext:
         self.worker = worker
         self.headers = headers
         self.base = base
-        """Number of the job's failures when its last step was saved. Only later failures count against the number of
-        attempts. Each step that this run saves changes the number."""
+        """Number of failures that the job had when its last step was saved. Only later failures count against the
+        number of attempts. Each step that this run saves sets this number to ``failures``."""
         self.lane = lane
         """The lane in which the job waited. The lane's name has the job's scopes. Empty if the job has no scopes; None
         if the lane is unknown."""
+        self.life = life
+        """The name of the box with the job's saved steps, as Redis gave it with the claim. None: the job has no box, or
+        this is its first claim."""
         self.taken: dict[str, int] | None = None
         """Costs that the handler has reported, by unit; None before the first report."""
         self.pauses = ""
@@ -109,12 +113,13 @@ class JobContext:
             headers=headers,
             base=claim.base.failures,
             lane=claim.lane,
+            life=claim.life,
         )
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt: 1 plus the job's failures. A saved step of a durable job sets the number back to
-        1."""
+        """The number of this attempt: 1 plus the job's failures. If a durable job has saved a step, only later failures
+        count."""
         return self.failures - self.base + 1
 
     def __repr__(self) -> str:
@@ -170,8 +175,8 @@ class JobContext:
         """Report how much of a unit, such as tokens, the job has really taken: a whole number, 0 or more.
 
         The last report of an attempt counts. A claim takes the job's expected cost from the rates that count the unit.
-        At the end of the claim, also after a failure, the rates are corrected by the difference. They are not corrected
-        if the worker dies or loses the claim.
+        At the end of the claim, also after a failure, the rates are corrected by the difference between the reported
+        and the expected cost. They are not corrected if the worker dies or loses the claim.
 
         Raises InvalidOption for an invalid value, and for a unit that no rate of the job counts. Raises UsageError if
         this handler cannot report costs.
@@ -211,7 +216,7 @@ class JobContext:
     def raise_if_too_late(self) -> None:
         """Raise HandlerTimeout or LeaseLost if the handler ended after its timeout, or after its lease was lost.
 
-        The job may then run again. So its dependencies get this exception, and end as after a failure of the handler.
+        In both cases, the job may run again. So the handler's dependencies receive this exception, as after a failure.
         """
         why = self._why()
         if isinstance(why, HandlerTimeout | LeaseLost):

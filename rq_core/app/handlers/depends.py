@@ -7,8 +7,8 @@
     @app.task
     async def report(month: str, db: Annotated[Session, Depends(session)]) -> None: ...
 
-A dependency is no argument of the job: its value is neither sent nor in the arguments' digest. A producer that passes a
-value gets an error. This module finds the dependencies of a function and puts them in order.
+A dependency is no argument of the job: its value is not sent to Redis, and is not in the digest of the arguments. A
+producer that passes a value gets an error. This module finds the dependencies of a function and puts them in order.
 :mod:`rq_core.app.handlers.handler_setup` enters and leaves them.
 """
 
@@ -73,8 +73,8 @@ def Depends(provider: Callable[..., Awaitable[T]], /, *, scope: DependencyScope 
 @overload
 def Depends(provider: Callable[..., T], /, *, scope: DependencyScope = ...) -> T: ...
 def Depends(provider: Provider, /, *, scope: DependencyScope = "attempt") -> Any:  # noqa: N802 - it reads as a declaration
-    """Declare that ``provider`` makes the value of a parameter. Write it in ``Annotated[…]``, or as the parameter's
-    default.
+    """Declare that ``provider`` makes the value of a parameter. Write ``Depends(…)`` in ``Annotated[…]``, or as the
+    parameter's default.
 
     ``provider`` is a function, a generator that yields once, a function made by ``contextmanager`` or
     ``asynccontextmanager``, or a class. Functions, generators and context managers may be async. A provider has no
@@ -90,7 +90,7 @@ def Depends(provider: Provider, /, *, scope: DependencyScope = "attempt") -> Any
 
 
 class Step:
-    """A call of a provider. ``needs`` are the calls that make the provider's own arguments."""
+    """A planned call of a provider. ``needs`` are the calls that make the provider's own arguments."""
 
     __slots__ = ("needs", "owned", "provider", "scope")
 
@@ -123,7 +123,7 @@ def planned_steps(
 
 
 class _Planner:
-    """Plans the calls of one task's providers, and of the providers on which these depend."""
+    """Plans the calls of one task's providers, and of the providers that make these providers' own arguments."""
 
     def __init__(self, owner: str, is_async: bool, overrides: Mapping[Provider, Provider]) -> None:
         self._owner = owner
@@ -174,13 +174,32 @@ def dependencies_of(
     ``owner`` is the task's name. If ``function`` is a provider, ``of`` is the provider's name, and each parameter
     without a Depends must have a default.
     """
+    return _dependencies_of(owner, function, of, set())
+
+
+@functools.lru_cache(maxsize=1024)
+def has_no_dependencies(function: Provider) -> bool:
+    """Return whether a function certainly has no dependencies. If an annotation uses a name that is not defined yet,
+    return False.
+
+    Raises InvalidTask, and TypeError for a function without a hash.
+    """
+    unknown: set[str] = set()
+    return not _dependencies_of(name_of(function), function, None, unknown) and not unknown
+
+
+def _dependencies_of(
+    owner: str, function: Provider, of: str | None, unknown: set[str]
+) -> dict[str, Dependency]:
+    """Return the dependencies of a function, as ``dependencies_of`` does. The undefined names in annotations are added
+    to ``unknown``."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return {}  # Some builtins have none; a task without one is refused elsewhere.
     found: dict[str, Dependency] = {}
     for parameter in parameters:
-        dependency = _dependency_of(owner, parameter, function)
+        dependency = _dependency_of(owner, parameter, function, unknown)
         if dependency is not None:
             if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
                 why = f"its dependency {parameter.name} is by position only: remove the '/'"
@@ -201,9 +220,9 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 
 
 def _dependency_of(
-    owner: str, parameter: inspect.Parameter, function: Provider
+    owner: str, parameter: inspect.Parameter, function: Provider, unknown: set[str]
 ) -> Dependency | None:
-    annotated = _in_annotation(owner, parameter, function)
+    annotated = _in_annotation(owner, parameter, function, unknown)
     if isinstance(parameter.default, Dependency):
         if annotated is not None:
             why = f"its parameter {parameter.name} has two Depends: keep one"
@@ -216,11 +235,12 @@ def _dependency_of(
 
 
 def _in_annotation(
-    owner: str, parameter: inspect.Parameter, function: Provider
+    owner: str, parameter: inspect.Parameter, function: Provider, undefined: set[str]
 ) -> Dependency | None:
     annotation, unknown = parameter.annotation, set[str]()
     if isinstance(annotation, str):
         annotation = _evaluate(annotation, function, unknown)
+        undefined.update(unknown)
     if type(annotation).__name__ == "TypeAliasType":
         annotation = annotation.__value__
     if typing.get_origin(annotation) is not Annotated:

@@ -16,12 +16,15 @@ from rq_core.app.handlers.depends import (
     Provider,
     Step,
     dependencies_of,
+    has_no_dependencies,
     is_async,
     makes_managers,
     name_of,
     planned_steps,
 )
 from rq_core.errors import InvalidOption, InvalidTask, UsageError
+
+_NO_STEPS: Final[Mapping[str, Step]] = {}
 
 # A handler runs inside of the app's arounds, outermost, and the task's dependencies.
 #
@@ -34,7 +37,8 @@ from rq_core.errors import InvalidOption, InvalidTask, UsageError
 
 
 def _makes_manager(function: Any) -> bool:
-    """Return whether ``function`` makes a context manager or a generator. Its type decides; it is not called."""
+    """Return whether ``function`` makes a context manager or a generator. The type of ``function`` decides; it is not
+    called."""
     if not inspect.isroutine(inspect.unwrap(function)):
         # A class, an object that is called, or a partial of either.
         return makes_managers(function) or not isinstance(function, type)
@@ -107,7 +111,7 @@ class Entered:
     """The context managers that were entered for one call of a handler, and the values of its dependencies. Each
     provider is called once.
 
-    ``awaits`` is true on an event loop. If it is false, each coroutine must complete without awaiting anything.
+    ``awaits`` is true on an event loop. If ``awaits`` is false, each coroutine must complete without awaiting anything.
     """
 
     def __init__(
@@ -151,8 +155,8 @@ class Entered:
         entered.
 
         If ``owned`` is false, only generators and context managers of contextlib's decorators are entered. Any other
-        context manager is returned without entering it, since other code may use it. If an exception is raised, a note
-        on it names the provider as ``what``.
+        context manager is returned without entering it, since other code may use it. If the provider or its context
+        manager raises an exception, a note on the exception names the provider as ``what``.
         """
         try:
             made = provider(*args, **needs)
@@ -249,8 +253,8 @@ async def call_surrounded(
     """Call a function inside the ``around`` functions, with the values of its dependencies. Return the function's
     result.
 
-    ``steps`` are the calls of providers that make these values, by the function's parameter. ``job`` and ``arounds``
-    are left out if the function is that of a durable job's step, or if no worker makes the call.
+    ``steps`` are the calls of providers that make these values, by the function's parameter. The caller leaves out
+    ``job`` and ``arounds`` for the function of a durable job's step, and for a call that no worker makes.
     """
     async with AsyncExitStack() as stack:
         entered = Entered(stack, resources, awaits=is_async)
@@ -330,6 +334,10 @@ class Surroundings:
 
         Raises InvalidTask.
         """
+        # A TypeError: the function has no hash. An InvalidTask must name this owner.
+        with contextlib.suppress(TypeError, InvalidTask):
+            if has_no_dependencies(function):
+                return _NO_STEPS
         found = dependencies_of(owner, function)
         return planned_steps(owner, found, is_async=is_async, overrides=self._overrides)
 

@@ -2,8 +2,8 @@
 
     app.replay(Filter(queue="mail", error="TimeoutError", between=(since, None)))
 
-The id of a copy is the id of its original, ``.r``, and the name of the replay. A repeated replay with the same name
-finds these ids in Redis or in the audit log, and copies no job twice.
+The id of a copy is ``ID.rNAME``: the id of the original, and the name of the replay. A repeated replay with the same
+name finds these ids in Redis or in the audit log, and copies no job twice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from rq_core.app.many.changes import ChangeProducer
-from rq_core.app.many.copying import COPIED, Copying, log_of, replay_name, wait_for_log
+from rq_core.app.many.copying import COPIED, NAME_LOG, Copying, log_of, replay_name, wait_for_log
 from rq_core.errors import InvalidOption, NotCopied
 from rq_core.model.keys import check_name
 from rq_core.model.lib.checks import check_whole
@@ -36,10 +36,10 @@ class Replayed:
     name: str
     """The name of the replay: the id of each copy is ``ID.rNAME``."""
     matched: int
-    """Number of jobs that died and match the filter. With ``limit``, only jobs that the replay has reached are
-    counted."""
+    """Number of jobs that died and match the filter. If ``limit`` ended the replay early, only the jobs that it has
+    reached are counted."""
     copied: int
-    """Number of copies that were enqueued; in a dry run, number of copies that a replay would enqueue."""
+    """Number of copies that were enqueued. In a dry run: number of copies that the replay would enqueue."""
     outcomes: Mapping[str, int] = field(default_factory=dict)
     """Number of jobs by outcome: copied, alive, copied before, arguments not kept, arguments not valid, id too long,
     too large, needs the task's code, refused."""
@@ -62,9 +62,9 @@ class CopyProducer(ChangeProducer):
     ) -> JobHandle[Any]:
         """Enqueue a copy of a job, and return the copy's handle. The job itself does not change.
 
-        The copy has the job's arguments, changed by ``args``. They come from Redis. If the job has left Redis, they
-        come from the audit log, which has them only with ``audit_payload="full"``. The copy has the job's headers, and
-        the present options of the task.
+        The copy has the job's arguments, changed by ``args``. The arguments come from Redis. If the job has left Redis,
+        they come from the audit log, which has them only with ``audit_payload="full"``. The copy has the job's headers,
+        and the present options of the task.
 
         The copy's id is ``JOB_ID.rNAME``. Without ``name``, NAME is a digest of ``args``. If the job already has a copy
         of this name, no second copy is made: the method returns the handle of the first copy, with ``duplicate`` true.
@@ -94,7 +94,7 @@ class CopyProducer(ChangeProducer):
         reason: str = "",
         by: str | None = None,
     ) -> JobHandle[Any]:
-        """Enqueue a copy of a job, in a thread, and return the copy's handle. See copy."""
+        """Enqueue a copy of a job without blocking the event loop, and return the copy's handle. See copy."""
         import asyncio
 
         return await asyncio.to_thread(
@@ -116,14 +116,14 @@ class CopyProducer(ChangeProducer):
     ) -> Replayed:
         """Enqueue a copy of each job that died and matches ``which``, the last death first.
 
-        The audit log has the deaths. ``which`` may have the terms queue, task, error, worker, scope, headers, args, and
-        between (the time of the job's death). A job that was requeued since its death is not copied. A job that already
-        has a copy of this ``name`` is not copied again, so a replay can be repeated. See ``copy`` for ``args``,
-        ``name``, ``reason`` and ``by``.
+        The replay finds the deaths in the audit log. ``which`` may have the terms queue, task, error, worker, scope,
+        headers, args, and between (the time of the job's death). A job that was requeued since its death is not copied.
+        A job that already has a copy of this ``name`` is not copied again, so a replay can be repeated. See ``copy``
+        for ``args``, ``name``, ``reason`` and ``by``.
 
         ``dry_run=True`` only counts the jobs. ``limit`` is the maximum number of copies. ``progress`` is a function
-        that is called after each page with two numbers: of the jobs that matched, and of the jobs that were copied.
-        Raises AuditNotConfigured, and LogBehind if no mirror runs.
+        that is called after each page with two counts so far: jobs that matched, and jobs that were copied. Raises
+        AuditNotConfigured, and LogBehind if no mirror runs.
         """
         check_filter(which)
         if limit is not None:
@@ -158,8 +158,8 @@ class CopyProducer(ChangeProducer):
         limit: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Replayed:
-        """Enqueue a copy of each job that died and matches ``which``, in a thread. The thread also calls ``progress``.
-        See replay."""
+        """Enqueue a copy of each job that died and matches ``which``, without blocking the event loop. Another thread
+        does the work, and calls ``progress``. See replay."""
         import asyncio
 
         return await asyncio.to_thread(
@@ -185,8 +185,13 @@ class CopyProducer(ChangeProducer):
             queues = log.queues_of(job_id)
         if len(queues) == 1:
             return queues[0]
-        why = f"it is in the queues {', '.join(queues)}: name one" if queues else "no such job"
-        raise NotCopied(queue="?", id=job_id, why=why)
+        if queues:
+            why = f"it is in the queues {', '.join(queues)}: name one"
+        elif log is None:
+            why = f"no queue has it. {NAME_LOG}"
+        else:
+            why = "neither a queue nor the audit log has it"
+        raise NotCopied(f"job {job_id} was not copied: {why}.", queue="?", id=job_id, why=why)
 
 
 def check_filter(which: object) -> None:

@@ -1,4 +1,4 @@
-"""Makes the copies of one job, or of the jobs of a replay, a page of jobs at a time.
+"""Makes the copy of one job, or the copies of a replay, page by page.
 
 A program, the command line and the web page use the same steps. A step needs only the filter, the name of the replay
 and a place in the audit log. So another process can continue a replay that was stopped.
@@ -49,6 +49,7 @@ PAGE: Final = 250
 LOG_WAIT_S: Final = 30.0
 """Maximum seconds for which a copy, or each page of a replay, waits for the mirror."""
 POLL_S: Final = 0.05
+_NAMING: Final = "name=…, or on the command line --name"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,12}")
 TERMS: Final = ("queue", "task", "error", "worker", "scope", "since", "until", "header", "arg")
 """The terms of a filter that a replay accepts. The replay finds their values in the audit log, or in the JSON of the
@@ -60,6 +61,10 @@ ALIVE: Final = "alive"
 BEFORE: Final = "copied before"
 NO_ARGUMENTS: Final = "arguments not kept"
 """The outcome of a job whose arguments neither Redis nor the log has."""
+_ENQUEUE_AGAIN: Final = (
+    "Redis no longer has it, and the program that enqueued it does not let the log keep arguments"
+    ' (`App(audit_payload="full")`; on the command line: `rq-core enqueue --app` of such an app). Enqueue it again'
+)
 TOO_LONG: Final = "id too long"
 INVALID: Final = "arguments not valid"
 """The outcome of a job whose arguments, with the changes, the task does not accept."""
@@ -71,9 +76,16 @@ REFUSED: Final = "refused"
 """The outcome of a job whose copy the queue refused: a scope is full, or another job holds the copy's unique name."""
 
 
+NAME_LOG: Final = (
+    "If it has ended, name the audit database, which may have it: RQ_CORE_AUDIT_URL, App(audit=…), or on the command"
+    " line --audit"
+)
+"""The advice for a job that Redis does not have, if no audit database is set."""
+
+
 @contextlib.contextmanager
 def log_of(url: str | None) -> Iterator[CopyReader | None]:
-    """Yield the reader of the audit log at a URL, which connects at its first use. Yield None without a URL."""
+    """Yield a reader of the audit log at a URL. The reader connects at its first use. Yield None without a URL."""
     if url is None:
         yield None
         return
@@ -99,7 +111,7 @@ class CopiedPage(NamedTuple):
 
 
 class Copying:
-    """Makes the copies of one job, or of the jobs of a replay, a page of jobs at a time."""
+    """Makes the copy of one job, or the copies of a replay, page by page."""
 
     def __init__(
         self,
@@ -120,8 +132,8 @@ class Copying:
         registered.
 
         ``mine`` is the text with which the reasons of this replay's copies begin. An existing copy with such a reason
-        counts as copied: an earlier part of this replay made it, and its answer was lost. ``wait_s`` is the longest
-        wait for the mirror, in seconds. None means LOG_WAIT_S; with 0, the log is read as it is.
+        counts as copied: an earlier part of this replay made the copy, and did not get Redis' answer. ``wait_s`` is the
+        longest wait for the mirror, in seconds. None means LOG_WAIT_S; with 0, the log is read as it is.
 
         Raises InvalidName. Raises InvalidOption, also for a filter with a term that a replay does not accept.
         """
@@ -141,15 +153,16 @@ class Copying:
         self._mine = mine
         self._wait_s = wait_s
         self._seen: set[str] = set()
-        """The ids of the jobs on the pages so far. They are left out of later pages: the log has an entry for each
-        death, so a job that died several times is found several times."""
+        """The ids of the jobs on the pages so far. These jobs are left out of later pages: the log has an entry for
+        each death, so a job that died several times is found several times."""
 
     def one(
         self, job_id: str, copy: str | None = None, headers: Mapping[str, str] | None = None
     ) -> JobHandle[Any]:
         """Copy one job, and return the copy's handle. Raises NotCopied, and the errors of enqueue.
 
-        ``copy`` is the id of the copy; None: as in a replay. ``headers`` are further headers of the copy.
+        ``copy`` is the id of the copy; with None, the copy gets the id that a replay would give it. ``headers`` are
+        further headers of the copy.
         """
         self._wait_for_log()
         _, specs = self._sources([job_id])
@@ -157,14 +170,18 @@ class Copying:
         if job is not None and self._log is not None and self._log.known(self._queue, [job.id]):
             calls = self._app.client.calls
             if self._app.client.run(calls.reads.job(job.id, [self._queue])) is None:
-                outcome, job = BEFORE, None
+                outcome = f"{BEFORE}, as {job.id}, which has ended. For another copy, give another name: {_NAMING}"
+                job = None
+        if outcome == NO_ARGUMENTS:
+            why = f"Redis does not have it. {NAME_LOG}" if self._log is None else _ENQUEUE_AGAIN
+            outcome = f"{outcome}: {why}"
         if job is None:
             raise NotCopied(queue=self._queue, id=job_id, why=outcome)
         return handle_of(self._app, job, self._enqueue({job_id: job}))
 
     def step(self, after: After | None, room: int | None, *, dry_run: bool) -> CopiedPage:
-        """Read the next page of jobs that died and match from the log, and copy at most ``room`` of them. With None,
-        there is no limit.
+        """Read from the log the next page of jobs that died and match the filter, and copy at most ``room`` of these
+        jobs. With ``room=None``, there is no limit.
 
         With ``dry_run``, the method enqueues no copy. Raises AuditNotConfigured, and LogBehind.
         """
@@ -217,7 +234,7 @@ class Copying:
         return outcomes
 
     def _made_before(self, copies: Sequence[str]) -> set[str]:
-        """Return the ids out of ``copies`` whose jobs an earlier part of this replay has made."""
+        """Return those of the ids ``copies`` under which an earlier part of this replay has enqueued a copy."""
         if not self._mine or not copies or self._log is None:
             return set()
         reasons = self._log.reasons(self._queue, copies)
@@ -291,8 +308,8 @@ class Copying:
         return draft.job(None)
 
     def _sources(self, ids: Sequence[str]) -> tuple[dict[str, State], dict[str, str]]:
-        """Return the states of the jobs that Redis has, and the JSON of the jobs that Redis or the audit log has, by
-        id."""
+        """Return two mappings by job id: the state of each job in Redis, and the JSON of each job that Redis or the log
+        has."""
         states = self._states(ids)
         calls = self._app.client.calls
         specs = self._app.client.run(_specs(calls, self._queue, list(states)))

@@ -1,10 +1,11 @@
-"""Finds what a fork copies: the entries that a durable job has saved before a step, in Redis or in the audit log."""
+"""Finds, in Redis or in the audit log, what a fork copies: the entries that a durable job has saved before a step."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rq_core.app.many.copying import wait_for_log
+from rq_core.app.many.copying import NAME_LOG, wait_for_log
 from rq_core.errors import NotCopied
 from rq_core.model import plugins
 from rq_core.model.durable.boxes import StepEntry
@@ -15,9 +16,12 @@ from rq_core.model.durable.forks import (
     entry_number,
     open_maps,
     origin_header,
+    origin_of,
     steps_in,
     without_value,
 )
+from rq_core.model.headers import read_headers
+from rq_core.model.job import read_spec
 
 if TYPE_CHECKING:
     from rq_core.app.producer import Producer
@@ -28,9 +32,10 @@ _SHOWN_MAX: Final = 20
 
 
 class _Box(NamedTuple):
-    """The box of an origin."""
+    """The box of an origin, which is the job that a fork copies."""
 
     life: str
+    """The id of the box; empty: the job has saved nothing."""
     entries: dict[int, StepEntry]
     size: int
     """Number of entries of the box; ``entries`` may lack some of them."""
@@ -39,10 +44,11 @@ class _Box(NamedTuple):
 def origin_in(
     app: Producer, log: CopyReader | None, queue: str, job_id: str, step: str | None
 ) -> str:
-    """Return the value of the header of a fork that runs from a step on; None: behind all that the job has saved.
+    """Return the value of the fork's header that names its origin: the job, and the step from which the fork runs. With
+    ``step=None``, the fork continues after all entries of the job.
 
-    Raises NotCopied if the entries before the step cannot be copied, and LogBehind if the log must be read, and no
-    mirror runs.
+    Raises NotCopied if the entries before the step cannot be copied. Raises LogBehind if the log must be read and lacks
+    the queue's last events.
     """
 
     def refused(why: str) -> NotCopied:
@@ -53,9 +59,20 @@ def origin_in(
     if box is None:
         logged = _box_in_log(app, log, queue, job_id)
         if logged is None:
-            raise refused("neither Redis nor an audit log has the job with its steps")
+            raise refused(
+                f"Redis does not have it. {NAME_LOG}"
+                if log is None
+                else "neither Redis nor the audit log has the job with its steps"
+            )
         life, kept = logged
         box = _Box(life, kept.steps, kept.entries)
+    own = _own_origin(app, log, queue, job_id)
+    if own is not None and box.size < own.copied:
+        raise refused(
+            f"it is a fork that has not taken over all steps of {own.job_id} yet: fork that job"
+        )
+    if not box.life:
+        raise refused("it has saved no step, so a copy (`app.copy`) is the same")
     before = box.size + 1
     if step is not None:
         number = entry_number(box.entries, step)
@@ -66,15 +83,14 @@ def origin_in(
     if lacking:
         only = f"the log has only a digest of what step {lacking[0]!r} returned"
         keeps = (
-            'Of tasks with audit_result="full", a log keeps the values, from its first mirror on'
+            "From its first mirror on, a log keeps the values of a task with"
+            ' `audit_result="full"`, and of a flow that is enqueued with `audit_result="full"`'
         )
         raise refused(f"it has left Redis, and {only}. {keeps}")
     if opened := open_maps(box.entries, box.life, before):
         where = "at its end" if step is None else f"before step {step!r}"
         name = repr(opened[0])
-        raise refused(
-            f"not all children of {name} had ended {where}: name {name} or an earlier step"
-        )
+        raise refused(f"the map or run {name} was not over {where}: name {name} or an earlier step")
     try:
         copied = copied_entries(box.entries, box.life, before)
     except ValueError:
@@ -87,17 +103,32 @@ def origin_in(
 
 
 def _box_in_redis(app: Producer, queue: str, job_id: str) -> _Box | None:
-    """Return the box of a job; None if Redis does not have the job. Raises NotCopied if the box is lost or empty."""
+    """Return the box of a job; None if Redis does not have the job. Raises NotCopied if the box is lost."""
     found = app.client.run(app.client.calls.reads.steps(job_id, [queue]))
     if found is None:
         return None
     if found.is_lost:
-        why = f"Redis has lost its steps: `rq-core audit restore {queue}` may put them back"
+        # The job may have left Redis between the two reads.
+        found = app.client.run(app.client.calls.reads.steps(job_id, [queue]))
+    if found is None:
+        return None
+    if found.is_lost:
+        why = f"Redis has lost its steps: `rq-core audit restore --queue {queue}` may put them back"
         raise NotCopied(queue=queue, id=job_id, why=why)
-    if found.life is None:
-        why = "it has saved no step, so a copy (`app.copy`) is the same"
-        raise NotCopied(queue=queue, id=job_id, why=why)
-    return _Box(found.life, dict(found.entries), found.size)
+    return _Box(found.life or "", dict(found.entries), found.size)
+
+
+def _own_origin(
+    app: Producer, log: CopyReader | None, queue: str, job_id: str
+) -> ForkOrigin | None:
+    """Return the origin of a job that is a fork itself. Return None for a job that is no fork, or whose headers are
+    lost."""
+    job = app.client.run(app.client.calls.reads.job(job_id, [queue]))
+    spec = job.spec if job is not None else log and log.specs(queue, [job_id]).get(job_id)
+    with suppress(ValueError, RecursionError):
+        headers = read_spec(spec or "").headers_json
+        return origin_of(read_headers(headers)) if headers else None
+    return None
 
 
 def _box_in_log(app: Producer, log: CopyReader | None, queue: str, job_id: str) -> Any:

@@ -169,7 +169,7 @@ def _apply(
     failed = [job_id for job_id, outcome in outcomes.items() if outcome not in done]
     if failed:
         raise click.ClickException(
-            f"{len(failed)} of {counted(len(outcomes), 'job')} not {'/'.join(sorted(done))}:"
+            f"{len(failed)} of {counted(len(outcomes), 'job')} not {min(done)}:"
             f" {', '.join(f'{i} ({_meaning(outcomes[i])})' for i in failed[:3])}"
             f"{'…' if len(failed) > 3 else ''}"
         )

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S: Final = 0.1
 """Seconds between two attempts to delete the queue while the mirror lags."""
+TELL_AFTER_S: Final = 0.5
+"""Seconds after which the command says for what it waits. A mirror that runs needs less."""
 
 
 @click.group(cls=CommandGroup)
@@ -88,11 +90,15 @@ def _refuse_while_worked_for(client: Client, name: str) -> None:
 def _delete(client: Client, name: str, *, by: str, why: str, wait_s: float) -> None:
     from rq_core.protocol.calls.admin import WAITS
 
-    deadline = time.monotonic() + wait_s
+    begun, is_told = time.monotonic(), False
     while client.run(client.calls.deletion.delete(name, by=by, why=why)) == WAITS:
-        if time.monotonic() >= deadline:
+        waited = time.monotonic() - begun
+        if waited >= wait_s:
             raise click.ClickException(
                 f"{name} is not deleted: the mirror has not copied its last event within {wait_s:g} s. Start `rq-core"
                 f" audit run`, or switch its log off with `rq-core audit off {name}`; then run this again"
             )
+        if waited >= TELL_AFTER_S and not is_told:
+            say(f"rq-core: waits up to {wait_s:g} s for the mirror", err=True)
+            is_told = True
         time.sleep(LOOK_EVERY_S)

@@ -19,6 +19,7 @@ from rq_core.cli.options import (
 )
 from rq_core.cli.text import say
 from rq_core.model import plugins
+from rq_core.model.outcome import reason_of
 
 
 @click.command()
@@ -75,7 +76,9 @@ def result(
     elif _has_value(outcome):
         say(json.dumps(outcome.value, ensure_ascii=False))
     elif isinstance(outcome, Succeeded):
-        say(f"succeeded; its result is not available ({outcome.missing})", err=True)
+        say(
+            f"succeeded; its result is not available ({reason_of(outcome.missing or '')})", err=True
+        )
     else:
         error = getattr(outcome, "error", None)
         why = [getattr(outcome, "reason", ""), str(error or ""), getattr(outcome, "by", "")]

@@ -23,7 +23,7 @@ from rq_core.cli.text import print_table, say
 from rq_core.model.durable.boxes import signal_of
 from rq_core.model.durable.children import read_child_wait
 from rq_core.model.table.machine import State
-from rq_core.protocol.calls.boxes import Sending
+from rq_core.protocol.calls.boxes import Sending, Sent
 from rq_core.views.steps import HEAD, end_of, step_documents, step_row, steps_say
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def children(
         where = known_queues(client, queue)
         found = client.run(client.calls.families.children(job_id, where))
         if found is None:
-            raise click.ClickException(f"no live job {job_id} in {', '.join(where) or 'any queue'}")
+            raise _not_alive(client, job_id, where)
         ends: dict[str, str] = {}
         for each in {child.queue for child in found}:
             asked = [c.id for c in found if c.queue == each and not c.is_saved]
@@ -132,12 +132,16 @@ def _wake(
     """Send a parked job the signal that one of its children has ended: it looks at all of them."""
     job = client.run(client.calls.reads.job(job_id, queues))
     if job is None:
-        raise click.ClickException(f"no live job {job_id} in {', '.join(queues) or 'any queue'}")
+        raise _not_alive(client, job_id, queues)
     steps = client.run(client.calls.reads.steps(job_id, [job.queue]))
     numbers = filter(str.isdecimal, (job.fields.get("waits") or "").split(","))
     entries = [] if steps is None else [steps.entries.get(int(number)) for number in numbers]
     waits = [each.name for each in entries if each is not None and read_child_wait(each.name)]
     if not waits:
+        if job.state in (State.READY, State.SCHEDULED):
+            raise click.ClickException(
+                f"job {job_id} is {job.state}, not parked: it looks when a worker claims it"
+            )
         advice = f": run `rq-core requeue {job_id}`" if job.state == State.DEAD else ""
         raise click.ClickException(
             f"job {job_id} is {job.state} and waits for no child, so it cannot look{advice}"
@@ -153,24 +157,52 @@ def _wake(
         say(f"{job_id}: it is ready, and looks at its children when a worker runs it")
 
 
+def _not_alive(client: Client, job_id: str, queues: list[str]) -> click.ClickException:
+    """Return the error for a job that is not in Redis. It says how the job has ended, if Redis keeps its result."""
+    for queue in queues:
+        end = client.run(client.calls.endings.look(queue, [job_id])).get(job_id)
+        if end is not None and (word := end_of(end)) != "gone":
+            return click.ClickException(
+                f"job {job_id} has ended ({word}): Redis does not have the list of its children any more."
+                " `rq-core dead QUEUE` lists the children that died"
+            )
+    return click.ClickException(
+        f"no live job {job_id} in {', '.join(queues) or 'any queue'}. If it has ended,"
+        f" `rq-core result {job_id} --audit URL` says how"
+    )
+
+
 def _none(job_id: str, found: SavedSteps) -> str:
     return (
         f"job {job_id}: {steps_say(found)}" if found.is_lost else f"job {job_id} has saved no step"
     )
 
 
-_SENT = {
-    "woken": "the job is ready: it was parked for this signal",
-    "sent": "the signal waits for the job",
-    "known": "a signal with this key came before; nothing was sent",
-}
+def _sent_says(client: Client, queue: str, record: Sending, sent: Sent) -> str:
+    """Return a sentence about a signal that Redis took, or that it knew already by its key."""
+    if sent.outcome == "woken":
+        return "the job is ready: it was parked for this signal"
+    if sent.outcome == "known":
+        first = f"signal {sent.number} of the job had this key"
+        return f"nothing was sent: {first}, whatever its name and value"
+    job = client.run(client.calls.reads.job(record.id, [queue]))
+    if job is not None and job.state == State.DEAD:
+        return (
+            f"the job is dead, and the signal is kept: `rq-core requeue {record.id}` runs the job again. A wait that is"
+            f" over takes no signal: for it, `rq-core fork {record.id} --from-step {record.name}`"
+        )
+    return "the signal waits for the job"
 
 
 @click.command()
 @click.argument("job_id", metavar="ID")
 @click.argument("name", metavar="NAME")
 @click.option(
-    "--value", "value_json", default="null", metavar="JSON", help="What the signal brings, as JSON."
+    "--value",
+    "value_json",
+    default="null",
+    metavar="JSON",
+    help="What the signal brings, as JSON; null by default.",
 )
 @click.option(
     "--key", default="", help="A key by which the same signal, sent again, is not sent twice."
@@ -211,14 +243,18 @@ def signal(
         for each in where:
             sent = client.run(client.calls.mail.signal(each, record, by=actor(by), why=reason))
             if sent.outcome != "gone":
-                outcome = outcome_of(each, record, sent)
                 break
         else:
-            raise click.ClickException(f"no live job {job_id} in {', '.join(where) or 'any queue'}")
+            raise click.ClickException(
+                f"no live job {job_id} in {', '.join(where) or 'any queue'}. It has ended, or it was never enqueued: if"
+                f" the queue is mirrored, `rq-core audit history {job_id} --audit URL` knows it"
+            )
+        outcome = outcome_of(each, record, sent)
+        says = "" if as_json else _sent_says(client, each, record, sent)
     if as_json:
         print_json({"queue": each, "outcome": outcome, "signal": sent.number})
     else:
-        say(f"{job_id}: {_SENT[outcome]}")
+        say(f"{job_id}: {says}")
 
 
 @click.command("fork")

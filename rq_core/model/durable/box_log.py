@@ -18,14 +18,15 @@ BOX_EVENTS: Final = frozenset(
 
 
 Distrust = Callable[[Mapping[str, bool]], Mapping[str, str]]
-"""A function that says for which jobs a repair must not use the log's events about the job's box, because the log was
-changed. It returns the reasons by job id; a job whose events may be used is left out. The argument has job ids as keys.
-A value is True if a repair would remove members of the job's box, because the log does not have these members."""
+"""A function that says which events of the log a repair must not use, because the log was changed. It returns the ids
+of the jobs whose box events must not be used, each with the reason. The argument has the ids of the jobs to check. The
+value of a job is True if a repair would also remove members of the job's box, because the log does not have these
+members."""
 
 
 def no_distrust(_: Mapping[str, bool]) -> Mapping[str, str]:
-    """Return an empty mapping: a repair may use the events about every job's box. This function is for events in
-    Redis' outbox."""
+    """Return an empty mapping: a repair may use the events about every box. Use this function if the events come from
+    Redis' outbox, not from an audit database."""
     return {}
 
 
@@ -37,8 +38,8 @@ class LoggedSignal(NamedTuple):
     """The event's fields by name."""
 
     def text(self, *, is_taken: bool) -> str | None:
-        """Return the text of the signal in its box. Returns None if no wait has taken the signal, and the log lacks the
-        signal's value."""
+        """Return the text of the signal in its box. The text of a signal that no wait has taken contains the signal's
+        value. If the log lacks this value, return None."""
         facts, value = self.facts, self.facts.get("value")
         if is_taken:
             return signal_text(facts["name"], self.at_ms, facts["digest"], facts.get("key"))
@@ -47,8 +48,8 @@ class LoggedSignal(NamedTuple):
         return signal_text(facts["name"], self.at_ms, facts["digest"], facts.get("key"), value)
 
     def is_for(self, entry: str, digest: str) -> bool:
-        """Return whether a wait, the box entry named ``entry``, may have taken this signal, whose value has this
-        digest."""
+        """Return whether a wait may have taken this signal. ``entry`` is the name of the wait's box entry, and
+        ``digest`` the digest of the value that the wait saved."""
         return (self.facts["name"], self.facts["digest"]) == (signal_of(entry), digest)
 
     def text_of_lost(self) -> str:
@@ -79,10 +80,11 @@ class LoggedBox:
     """The reason why an audit database may lack events about the box. None: the database has all of them, or no audit
     database was read."""
     also: dict[str, set[str]] = field(default_factory=dict)
-    """First lines that a member of the box may also have, by the member's name without the box's id (life). A restore
-    may have written these lines: it puts back what events had written, also if Redis has forgotten the events."""
+    """First lines that the doctor also accepts for a member of the box, by the member's name without the box's id
+    (life). A restore may have written these lines: it also puts back what forgotten events had written."""
     perhaps_taken: set[int] = field(default_factory=set)
-    """The numbers of the signals that a wait may have taken, or that may be lost. ``allow`` collects them."""
+    """The numbers of the signals that may lack their value in the box: a wait may have taken the signal, or the signal
+    may be lost. ``allow`` collects the numbers."""
 
     @property
     def entries(self) -> int:
@@ -112,8 +114,8 @@ class LoggedBox:
         self.sizes[number] = facts.get("bytes")
 
     def allow(self, event: Event | str, at_ms: int, facts: Mapping[str, Any]) -> None:
-        """Note in ``also`` the first lines that a restore may have written because of this event. A restore may have
-        written them after Redis forgot events about the box."""
+        """Add to ``also`` the first lines that this event allows. If Redis had forgotten events about the box, a
+        restore may have written these lines."""
         if event == Event.SIGNALLED:
             signal = LoggedSignal(at_ms, facts)
             heads = {str(signal.text(is_taken=True)), signal.text_of_lost()}
@@ -133,23 +135,25 @@ class LoggedBox:
 
 
 def step_of(event: Event | str, at_ms: int, facts: Mapping[str, Any]) -> StepEntry:
-    """Return the entry that an event ``step_begun`` or ``step_saved`` writes. The entry's value is left out."""
+    """Return the entry that an event ``step_begun`` or ``step_saved`` writes, without the entry's value."""
     is_saved = event == Event.STEP_SAVED
+    # A forger may have written any kind into SQL.
+    is_wait = not is_saved and facts.get("kind") in ("wait", "sleep")
     return StepEntry(
         facts["name"],
         is_saved,
         at_ms,
         facts["fence"],
         facts["digest"] if is_saved else None,
-        kind=(not is_saved and facts.get("kind")) or "step",
+        kind=facts["kind"] if is_wait else "step",
         until_ms=None if is_saved else facts.get("until_ms"),
         message=facts.get("message"),
     )
 
 
 def note_boxes(boxes: dict[str, LoggedBox], entry: Entry) -> None:
-    """Apply an event of the log to ``boxes``, whose keys are the ids (lives) of the boxes. An event that is not about a
-    box changes nothing."""
+    """Apply an entry of the log to ``boxes``, a mapping from the id (life) of a box to the box. An entry that is not
+    about boxes changes nothing."""
     if entry.event not in BOX_EVENTS:
         return
     for event in entry.jobs:

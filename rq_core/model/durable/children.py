@@ -1,4 +1,4 @@
-"""The children of a durable job: jobs that it enqueues, and for whose ends it waits.
+"""The children of a durable job. The durable job, their parent, enqueues them and waits for their ends.
 
 A child's id is computed from the id of its parent's box. So a parent that runs again does not enqueue a second child. A
 header of the child names the parent's wait. The worker that ends the child sends a signal to this wait.
@@ -17,23 +17,24 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from rq_core.model.durable.boxes import LIFE_PATTERN, MAP_PREFIX, OWN_PREFIX, StepEntry
+from rq_core.model.headers import PARENT_HEADER
 from rq_core.model.keys import is_name
 
-PARENT_HEADER: Final = "rq-core-parent"
-"""The name of the header that names a child's parent."""
 CHILDREN_MAX: Final = 4_000
 """Maximum number of children of one ``map``. (The box of the parent has an entry for each child that succeeded.)"""
+KEEP_MS: Final = 86_400_000
+"""Minimum ms for which Redis keeps a child's outcome after its end, and remembers the child's id after its enqueue."""
 CHILD_PREFIX: Final = f"{OWN_PREFIX}child."
 """The prefix of the name of a wait with which a parent waits for one child."""
 LAUNCH_PREFIX: Final = f"{OWN_PREFIX}launch."
 """The prefix of the name of a sleep. A parent sleeps if it could not enqueue its children yet."""
 
 ORPHANED: Final = "the parent was cancelled"
-"""The reason that the log has if a worker cancels the children of a cancelled parent."""
+"""The reason that the log shows for children that a worker cancels because their parent was cancelled."""
 
 
 class Parent(NamedTuple):
-    """The job and the wait to which a child's end must be reported."""
+    """The parent of a child: the job and the wait to which the child's end must be reported."""
 
     queue: str
     id: str
@@ -57,8 +58,8 @@ class Child(NamedTuple):
     is_saved: bool
     """True if the parent has saved the child's result."""
     is_over: bool = False
-    """True if the parent no longer waits for this child's end. Either it has saved the child's result. Or enough
-    children of the map had succeeded, and the parent has saved how the others ended."""
+    """True if the parent no longer waits for this child's end. Then the parent has saved the child's result, or the
+    outcomes of all children of the map that did not succeed."""
 
 
 def child_id(life: str, launch: str, index: int) -> str:
@@ -110,6 +111,11 @@ def pack_queues(queues: Sequence[str], life: str | None = None) -> str:
     return json.dumps(said, separators=(",", ":"))
 
 
+def pack_queue(queue: str | None, count: int) -> str:
+    """Return the JSON of ``pack_queues`` for ``count`` children in one queue. With a count of 0 there is no queue."""
+    return json.dumps({"count": count, "queue": queue}, separators=(",", ":"))
+
+
 def read_queues(value: str | None) -> list[str]:
     """Return the queue of each child, from the value of the entry that enqueued the children. Raises ValueError if the
     value is not valid."""
@@ -135,7 +141,7 @@ def life_of_children(value: str | None, life: str) -> str:
     """
     said: Any = json.loads(value or "null")
     found = said.get("life") if isinstance(said, dict) else None
-    return found if isinstance(found, str) else life
+    return found if isinstance(found, str) and re.fullmatch(LIFE_PATTERN, found) else life
 
 
 def children_in(life: str, entries: Iterable[StepEntry]) -> list[Child]:
@@ -179,8 +185,8 @@ def parent_header(queue: str, job_id: str, wait: str, life: str, launch: str) ->
 def parent_of(headers: Mapping[str, str], child: str) -> Parent | None:
     """Return the parent that waits for the job ``child`` with these headers; None if no parent waits for the job.
 
-    Any producer can write this header. So the id of the job must be the one that a child of this map has. Redis
-    compares the box when it gets the signal.
+    Any producer can write the header that names a parent. So this function checks that ``child`` is the id of the child
+    that the header describes. Redis compares the box when it gets the signal about the child's end.
     """
     parts = headers.get(PARENT_HEADER, "").split(" ")
     if len(parts) != 5 or not all(parts):

@@ -1,8 +1,8 @@
-"""Forks. A fork is a copy of a durable job whose box begins with the entries that the job, its origin, has saved before
-a step.
+"""Forks. A fork is a copy of a durable job, its origin. The fork's box begins with the entries that the origin has
+before a given step.
 
-A header of the fork names the origin's box. The worker of the fork's first run copies the entries, before the handler's
-first step.
+A header of the fork names the origin's box. The worker that first runs the fork copies the entries, before the
+handler's first step.
 
 >>> origin_header(ForkOrigin("o-1", "9f3a0b1c9f3a0b1c", 3, 2))
 '9f3a0b1c9f3a0b1c 3 2 o-1'
@@ -29,13 +29,14 @@ from rq_core.model.durable.children import (
     read_queues,
 )
 from rq_core.model.headers import FORK_HEADER
+from rq_core.model.keys import is_name
 from rq_core.model.unique_names import digest_of
 
 _HEADER: Final = re.compile(rf"({LIFE_PATTERN}) ([0-9]{{1,5}}) ([0-9]{{1,5}}) (\S+)")
 
 
 class ForkOrigin(NamedTuple):
-    """The job that a fork copies, and the entries that the fork has from it."""
+    """The job that a fork copies (its origin), and which entries of the origin's box the fork has."""
 
     job_id: str
     life: str
@@ -52,9 +53,12 @@ def origin_header(origin: ForkOrigin) -> str:
 
 
 def origin_of(headers: Mapping[str, str]) -> ForkOrigin | None:
-    """Return the origin of a job with these headers; None if the job is no fork."""
+    """Return the origin of a job with these headers; None if no header names an origin.
+
+    Any producer can write this header.
+    """
     found = _HEADER.fullmatch(headers.get(FORK_HEADER, ""))
-    if found is None:
+    if found is None or not is_name(found[4]):
         return None
     before, copied = int(found[2]), int(found[3])
     return ForkOrigin(found[4], found[1], before, copied) if before <= ENTRIES_MAX + 1 else None
@@ -70,7 +74,8 @@ def entry_number(entries: Mapping[int, StepEntry], step: str) -> int | None:
 
 
 def steps_in(entries: Iterable[StepEntry]) -> list[str]:
-    """Return the names by which ``entry_number`` finds the entries, without the entries of single children."""
+    """Return the names of the entries, in the form that ``entry_number`` takes. The entries of single children and
+    rq-core's own entries are left out."""
     found = list(entries)
     maps = tuple(
         f"{e.name.removeprefix(MAP_PREFIX)}=" for e in found if e.name.startswith(MAP_PREFIX)
@@ -83,7 +88,8 @@ def steps_in(entries: Iterable[StepEntry]) -> list[str]:
 
 
 def open_maps(entries: Mapping[int, StepEntry], life: str, before: int) -> list[str]:
-    """Return the names of the maps that began before an entry, and for whose children the job still waited there."""
+    """Return the names of the maps that a job had begun but not finished before the entry with the number ``before``.
+    The children of such a map were not enqueued yet, or the job still waited for some of them."""
     found = [entry for number, entry in sorted(entries.items()) if number < before]
     names = {child.map: None for child in children_in(life, found) if not child.is_over}
     begun = (e.name for e in found if e.name.startswith(MAP_PREFIX) and not e.is_saved)
@@ -93,11 +99,12 @@ def open_maps(entries: Mapping[int, StepEntry], life: str, before: int) -> list[
 def copied_entries(
     entries: Mapping[int, StepEntry], life: str, before: int
 ) -> list[StepEntry] | None:
-    """Return the entries that a fork copies from a box, in order. Returns None if one of them is missing.
+    """Return the entries that a fork copies from a box, in order: those with a number below ``before``. Returns None if
+    an entry with such a number is missing.
 
     rq-core's own entries are left out. Every other entry is copied as it is: a step that was only begun is still in
-    doubt, and a sleep ends when it would have ended. The result does not depend on when it is computed, since the
-    number and the name of an entry do not change.
+    doubt, and a sleep ends when it would have ended. The result is the same at any later time, since the number and the
+    name of an entry do not change.
     """
     if any(number not in entries for number in range(1, before)):
         return None
@@ -109,7 +116,7 @@ def copied_entries(
 
 
 def _copied(entry: StepEntry, life: str) -> StepEntry:
-    """Return an entry as the box of the fork has it."""
+    """Return the copy of an entry that the box of the fork gets."""
     if entry.is_saved and entry.name.startswith(MAP_PREFIX):
         # The children's ids are computed from the box in which the map began.
         return entry._replace(
@@ -119,10 +126,11 @@ def _copied(entry: StepEntry, life: str) -> StepEntry:
 
 
 def box_in_log(events: Iterable[Any], life: str | None = None) -> tuple[str, LoggedBox] | None:
-    """Return the id and the content of a job's box, from the job's events in the log, oldest first. With ``life`` None,
-    return the last box of the job. Returns None if the log has no such box.
+    """Return the id and the content of a job's box, computed from the job's events in the log. ``events`` begin with
+    the oldest one. With ``life`` None, return the last box of the job. Returns None if the log has no such box.
 
-    An event that Redis has forgotten counts, unless another event contradicts it: its step has happened.
+    Events that Redis has forgotten also count, because their steps have happened. If a later event or an event that
+    Redis still has is about the same entry, that event decides.
     """
     found: dict[str, LoggedBox] = {}
     for event in sorted(events, key=lambda each: not each.orphaned):
@@ -136,11 +144,13 @@ def box_in_log(events: Iterable[Any], life: str | None = None) -> tuple[str, Log
 
 
 def without_value(box: LoggedBox, before: int) -> list[str]:
-    """Return the names of the entries before an entry whose values the log does not have."""
+    """Return the names of the entries that a fork cannot copy, because the log lacks the entry's value. Only entries
+    with a number below ``before`` are checked."""
     return [
         entry.name
         for number, entry in sorted(box.steps.items())
         if number < before
+        and not entry.name.startswith(OWN_PREFIX)
         and box.sizes.get(number) is not None
         and (entry.value is None or digest_of(entry.value) != entry.note)
     ]

@@ -39,7 +39,8 @@ _MAX_ATTEMPTS = EventField("max_attempts", "failures that the job survives, plus
 _MAX_LOSSES = EventField("max_losses", "lost leases at which the job is dead")
 _DIGEST = EventField(
     "digest",
-    "first 32 hex digits of the SHA-256 of the arguments' JSON, and of the timeout behind it, if the job has one",
+    "first 32 hex digits of the SHA-256 of the arguments' JSON, and of what the job has behind it: its timeout, and the"
+    " header of a fork or a child",
 )
 _CLAIMS = EventField("claims", "claims so far")
 _FAILED = EventField("failures", "failures so far")
@@ -107,7 +108,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         ),
         EventField(
             "value",
-            'that JSON, as text; null unless the task has audit_result="full", or while the log is at its bound',
+            'that JSON, as text; null without audit_result="full", or while the log is at its bound',
         ),
     ),
     _E.RETRIED: (_ID, _FENCE, _DUE, _FAILURES, _ERROR),
@@ -177,7 +178,7 @@ JOB_EVENT_FIELDS: Final[dict[Event, tuple[EventField, ...]]] = {
         ),
         EventField(
             "value",
-            'that JSON, as text; null unless the task has audit_result="full", or while the log is at its bound',
+            'that JSON, as text; null without audit_result="full", or while the log is at its bound',
         ),
         _BASE,
         EventField("message", "the number of the signal that a wait has taken; null: none"),

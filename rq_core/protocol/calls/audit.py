@@ -43,8 +43,8 @@ PUT_BACK: Final = frozenset(_TARGETS)
 """The states in the log from which a job is restored."""
 
 _TOLD: Final = tuple(field.name for field in JOB_EVENT_FIELDS[Event.RESTORED])[4:]
-"""The fields of the event ``restored`` that a caller gives to the script. The script itself fills the fields before
-them."""
+"""The fields of the event ``restored`` that the caller of a restore passes. The script fills in the four fields before
+these."""
 
 
 class Restoration(NamedTuple):
@@ -61,13 +61,15 @@ class Restoration(NamedTuple):
     - remove: the job's present state line.
     - remember: the job's line in ``results``.
     - name: the job's unique name, and the instant until which the job holds the name.
-    - entry, lost: the life of a box, and the numbers of its header.
+    - entry, lost: the id (life) of a box, and the numbers of the box's header.
     """
     detail: str
     """The remaining fields of the event ``restored``, as JSON. For remove: the event with which the job had ended, as
     JSON. For entry and lost: the name of a member of the box, for example ``|3`` (entry 3) or ``>2`` (signal 2). The
     box's id (life) at the beginning of the name is left out."""
     spec: str = ""
+    """The job's JSON, or the value of a member of the box. For remember: the job's result, as JSON; empty: only the id
+    is remembered."""
 
 
 class Restored(NamedTuple):
@@ -77,8 +79,11 @@ class Restored(NamedTuple):
     """The value of ``after`` for the next restore."""
     outcomes: dict[str, str]
     """The outcome by id: restored, removed, remembered, named, kept, known, held, gone, or the state of a job that was
-    not changed. If a record should restore a job and its outcome is ``remembered``, the job was not restored: another
-    job with its id has ended after the loss."""
+    not changed. If the outcome of a record that should restore a job is ``remembered``, the job was not restored:
+    another job with the same id has ended after the loss. If several records have one id, the outcome is that of the
+    last one."""
+    by_record: tuple[str, ...] = ()
+    """The outcome of each record, in the order of the records."""
 
 
 class Audit:
@@ -160,8 +165,8 @@ class Audit:
         return [(entry_id, pairs_of(flat)) for entry_id, flat in entries]
 
     def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> Plan[None]:
-        """Remove the entries of the outbox before ``upto``. The entry ``upto`` is committed in SQL, and stays as the
-        anchor of the next read. If Redis has lost ``upto``, nothing is removed.
+        """Remove the entries of the outbox before ``upto``. The mirror has committed the entry ``upto``, which stays as
+        the anchor of the next read. If Redis has lost ``upto``, nothing is removed.
 
         ``jobs`` is the number of job events that were mirrored since the last trim; an event about the queue counts as
         one. ``size`` is the number of bytes of the events' fields: type, jobs or data, and why.
@@ -179,12 +184,13 @@ class Audit:
         by: str | None = None,
         why: str = "",
     ) -> Plan[Restored]:
-        """Restore lost jobs from SQL, and remove jobs that are in Redis although SQL has their end. See restore.lua.
+        """Restore lost jobs from the audit log, and remove jobs that are in Redis although the log has their end. See
+        restore.lua.
 
         ``records`` are at most BATCH_MAX records. ``after`` identifies the last restore that Redis had carried out
-        before SQL was read. The value is the field ``restored`` of the queue's ``meta``, or ``last`` of the previous
-        :class:`Restored`. Raises RestoredMeanwhile if Redis has carried out another restore since then,
-        AuditBacklogFull, QueueFull.
+        before the caller read the log. The value is the field ``restored`` of the queue's ``meta``, or ``last`` of the
+        previous :class:`Restored`. Raises AuditBacklogFull, QueueFull, or RestoredMeanwhile if Redis has carried out
+        another restore since then.
         """
         args = {"by": check_name("actor", by or self._delivery.name), "why": why, "after": after}
         ids = tuple(check_name("job", record.id) for record in records)
@@ -229,8 +235,8 @@ def put_back(
     """Return the record that restores a job. The job's last state in the log decides its new state: see _TARGETS.
 
     The job's counters stay. A claim in force is dropped; it counts as neither a failure nor a loss. ``spec`` is the
-    job's immutable JSON. ``missing`` is true if the job is live in the log. Raises KeyError if the state is not in
-    PUT_BACK.
+    job's immutable JSON. ``missing`` is true if the job is live in the log. Raises KeyError if the job's last state is
+    not in PUT_BACK.
     """
     assert record.state is not None
     target = _TARGETS[record.state]
@@ -273,7 +279,7 @@ def entries_again(
     The records of the entries come last, in order. The record of the last signal comes directly before them. With this
     order, no worker continues the job before the last record is written, and no signal changes the box.
 
-    ``lost`` has the numbers of the signals that their senders must send again.
+    ``lost`` has the numbers of the signals that cannot be put back: their senders must send them again.
     """
     texts = (*entries, *signals)
     size = sum(len(text.partition("\n")[2].encode()) for text in texts)
@@ -292,8 +298,8 @@ def entries_again(
 
 
 def take_out(job_id: str, line: str, ended: str) -> Restoration:
-    """Return the record that removes an ended job, if its state line is still ``line``. ``ended`` is the event that had
-    ended the job."""
+    """Return the record that removes an ended job from Redis, if the job's state line is still ``line``. ``ended`` is
+    the event with which the job had ended."""
     return Restoration(job_id, "remove", 0, line, json.dumps(ended))
 
 
@@ -304,11 +310,11 @@ def remember(job_id: str, until_ms: int, line: str) -> Restoration:
 
 
 def stand_again(job_id: str, name: str, until_ms: int) -> Restoration:
-    """Return the record by which an ended job holds its unique name again, until ``until_ms`` (Unix ms). Use the record
-    for a name that a job holds until an instant, even if the job ends before."""
+    """Return the record by which an ended job holds its unique name again, until ``until_ms`` (Unix ms). Such a record
+    is only for a name that is held until an instant, even if the job ends before."""
     line = " ".join(("ended", f"unique={name}", f"stands=until:{until_ms}"))
     return Restoration(job_id, "name", until_ms, line, "null")
 
 
 def parse_restored(reply: Sequence[Any]) -> Restored:
-    return Restored(reply[0], parse_pairs(reply[1:]))
+    return Restored(reply[0], parse_pairs(reply[1:]), tuple(reply[2::2]))

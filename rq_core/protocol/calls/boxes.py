@@ -46,8 +46,9 @@ class NotSaved(NamedTuple):
 
 
 SaveAnswer = dict[int, NotSaved | StepEntry]
-"""The answer to a save, by the position of the record, from 0. It has the refused records. It also has the entries of
-waits and sleeps that are over, but no entry that is large or cannot be read, and none if the call was sent again."""
+"""The answer to a save, by the position of a record, from 0. A refused record has a NotSaved. The record of a wait or
+sleep that is over has the entry in the box, unless the entry is large or unreadable, or the call was sent again. All
+other records are left out."""
 
 
 def refusals(answer: SaveAnswer) -> dict[int, NotSaved]:
@@ -97,8 +98,8 @@ class Sent(NamedTuple):
     outcome: str
     """``woken``: the job was parked for the signal and is ready now; ``sent``: the signal waits in the job's box;
     ``known``: a signal with the same key was sent before; ``full``: the box has no room; ``lost``: Redis has lost the
-    box; ``gone``: there is no such job; ``waits``: the answer to ``look_again`` if the job was not woken, and to the
-    signal of a child if its parked parent waits for another child."""
+    box; ``gone``: there is no such job; ``waits``: nothing was sent, and the job was not woken (an answer to
+    ``look_again``, and to the signal of a child whose parked parent waits for another child)."""
     number: int | None
     """The signal's number among the job's signals; None: the signal was not sent."""
 
@@ -112,18 +113,19 @@ def send_signals(
         (r.id, r.name, r.key, r.life or new_life(), digest_of(r.value), r.value) for r in records
     ]
     args = {"by": by, "why": why, "value_max": value_max}
-    # A child that ends late, or a header that another producer wrote, must not create a queue.
-    absent: list[Sent] | None = [] if all(r.life for r in records) else None
+    # Neither a typing mistake nor a child that ends late may create a queue.
+    absent = [Sent("gone", None)] * len(records)
     ids = tuple(r.id for r in records)
     return Call("signal", queue, args, _parse_sent, each, ids, absent=absent)
 
 
 def look_again(queue: str, ids: Sequence[str], *, by: str, why: str = "") -> Call[list[Sent]]:
-    """Return the call that checks again whether jobs have signals. A parked job wakes if its box has a signal for which
-    it waits. The call sends no signal. ``ids`` are at most BATCH_MAX ids."""
+    """Return the call that checks again whether the boxes of jobs have signals. A parked job wakes if its box has a
+    signal for which the job waits. The call sends no signal. ``ids`` are at most BATCH_MAX ids."""
     each = [(job_id, "", "", "", "", "") for job_id in ids]
     args = {"by": by, "why": why, "value_max": 0}
-    return Call("signal", queue, args, _parse_sent, each, tuple(ids))
+    absent = [Sent("gone", None)] * len(ids)
+    return Call("signal", queue, args, _parse_sent, each, tuple(ids), absent=absent)
 
 
 def _parse_sent(reply: Sequence[str]) -> list[Sent]:

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from types import MappingProxyType
 from typing import Any, Final
 
+from rq_core.model.durable.boxes import NOTHING_KNOWN, KnownBox
 from rq_core.model.durable.tries import NO_BASE, read_base
+from rq_core.model.ids import epoch_of_fence
 from rq_core.model.job import Claim, spec_and_wait
 from rq_core.model.result_encoding import unpack_result
 from rq_core.protocol.engine.plan import Call, parse_pairs
@@ -51,12 +54,13 @@ class Claimed:
     @property
     def epoch(self) -> int | None:
         """The epoch in which the jobs were claimed; None without jobs."""
-        return int(self.jobs[0].fence.partition("-")[0]) if self.jobs else None
+        return int(epoch_of_fence(self.jobs[0].fence)) if self.jobs else None
 
 
 @dataclass(frozen=True, slots=True)
 class Extended:
-    """The result of an extension: the ids of jobs that have lost their claim, and of jobs that were asked to stop."""
+    """The result of an extension of leases: the ids of jobs that have lost their claim, and of jobs that were asked to
+    stop."""
 
     lost: tuple[str, ...]
     cancelling: tuple[str, ...]
@@ -70,8 +74,8 @@ def claim(
     bytes_max: int = CLAIM_BYTES,
     sweep_max: int = SWEEP_MAX,
 ) -> Call[Claimed]:
-    """Return the call that claims at most ``limit`` jobs. Before it claims, it ends expired leases and promotes due
-    jobs."""
+    """Return the call that claims at most ``limit`` jobs. Before the claim, the call ends expired leases and promotes
+    due jobs."""
     args = {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max}
     return Call("claim", queue, args, lambda reply: parse_claimed(queue, reply))
 
@@ -122,19 +126,33 @@ def _tail(values: Mapping[int, str]) -> Mapping[int, tuple[str, str]]:
 
 
 def fail(
-    queue: str, worker: str, held: Sequence[tuple[str, str, str, int, str, str]]
+    queue: str,
+    worker: str,
+    held: Sequence[tuple[str, str, str, int, str, str]],
+    known: Sequence[KnownBox] = (),
 ) -> Call[dict[str, str]]:
     """Return the call that reports failures. Its answer is the outcome by id.
 
-    A failure is (id, fence, ``retry`` or ``final``, delay in ms, reason, error as JSON).
+    A failure is (id, fence, ``retry`` or ``final``, delay in ms, reason, error as JSON). ``known`` has, for each job in
+    ``held``, the entries that Redis must have in the job's box. If Redis lacks one of them, the claim stays in force,
+    and the outcome is ``behind``. An empty ``known`` requires no entries.
     """
-    return Call("fail", queue, {"worker": worker}, parse_pairs, held, tuple(h[0] for h in held))
+    records = _with_known(held, known)
+    return Call("fail", queue, {"worker": worker}, parse_pairs, records, tuple(h[0] for h in held))
+
+
+def _with_known(
+    held: Sequence[tuple[Any, ...]], known: Sequence[KnownBox]
+) -> Sequence[tuple[Any, ...]]:
+    boxes = known or repeat(NOTHING_KNOWN, len(held))
+    return [(*each, *box) for each, box in zip(held, boxes, strict=True)]
 
 
 def rollback(
     queue: str,
     worker: str,
     held: Sequence[tuple[str, str, str, str, str, int]],
+    known: Sequence[KnownBox] = (),
     *,
     backoff_ms: int = 1_000,
     backoff_max_ms: int = 60_000,
@@ -142,16 +160,17 @@ def rollback(
 ) -> Call[dict[str, str]]:
     """Return the call that gives jobs back. Its answer is the outcome by id.
 
-    A job is (id, fence, reason, error as JSON, lane, delay in ms). The lane is that of the task's present policy; with
-    an empty text, the job stays in its lane.
+    A job is (id, fence, reason, error as JSON, lane, delay in ms). The lane is the one that the task's present policy
+    gives to the job; empty: the job stays in its lane. ``fail`` explains ``known``.
     """
+    records = _with_known(held, known)
     args = {
         "worker": worker,
         "backoff_ms": backoff_ms,
         "backoff_max_ms": backoff_max_ms,
         "unknown_max": unknown_max,
     }
-    return Call("rollback", queue, args, parse_pairs, held, tuple(h[0] for h in held))
+    return Call("rollback", queue, args, parse_pairs, records, tuple(h[0] for h in held))
 
 
 def park(
@@ -160,9 +179,10 @@ def park(
     """Return the call that parks jobs, given as (id, fence, waits, life, knows). Its answer is the outcome by id.
 
     ``waits`` are the numbers of the box entries for which the job waits, separated by commas. If one of these waits is
-    already over, the job becomes ready at once, and the outcome is ``ready``. ``life`` is the id of the job's box, and
-    ``knows`` are the numbers of other entries that it must have, with ``+`` after those that must be saved. If Redis
-    lacks one of all these entries, the claim stays in force, and the outcome is ``behind``.
+    already over, the job becomes ready at once, and the outcome is ``ready``. ``life`` is the id of the job's box.
+    ``knows`` are the numbers of other entries that the box must have; ``+`` after a number means that the entry must be
+    saved. If Redis lacks one of the entries in ``waits`` and ``knows``, the claim stays in force, and the outcome is
+    ``behind``.
     """
     return Call("park", queue, {"worker": worker}, parse_pairs, held, tuple(h[0] for h in held))
 
@@ -194,18 +214,22 @@ def parse_claimed(queue: str, reply: Sequence[Any]) -> Claimed:
             if " " in word:
                 job_id, lane, *counts = word.split(" ")
                 claim, failed, lost = map(int, counts[:3]) if counts else (1, 0, 0)
-                base = read_base(counts[3]) if len(counts) > 3 else NO_BASE
+                base, life = NO_BASE, None
+                if len(counts) > 3:
+                    base, life = read_base(counts[3]), counts[4]
                 lane = "" if lane == "-" else lane
                 # The line before the JSON is that of its first wait, which a scope or an earlier claim has ended.
                 waited_s = None
             else:
-                job_id, lane, claim, failed, lost, base = word, "", 1, 0, 0, NO_BASE
+                job_id, lane, claim, failed, lost, base, life = word, "", 1, 0, 0, NO_BASE, None
         except ValueError:
             # A JSON that cannot be read ends this claim; the other jobs of the answer are begun.
             said = f"the state of the job reads {word!r}"
             jobs.append(Claim(queue, word.partition(" ")[0], fence, 1, 0, 0, said))
             continue
-        jobs.append(Claim(queue, job_id, fence, claim, failed, lost, spec, lane, waited_s, base))
+        jobs.append(
+            Claim(queue, job_id, fence, claim, failed, lost, spec, lane, waited_s, base, life)
+        )
     due = None if next_due == "-" else int(next_due)
     # Bits: 1, jobs are left; 2, schedules are due.
     return Claimed(tuple(jobs), now_ms, due, more in "13", more in "23", parse_pairs(refused))

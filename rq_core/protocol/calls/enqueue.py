@@ -12,7 +12,14 @@ from typing import Any, Final, NamedTuple
 
 from rq_core import errors
 from rq_core.errors import RqCoreError
-from rq_core.model.job import KEEP_TIE, NewJob, Profile, spec_with_headers, spec_with_keep
+from rq_core.model.headers import headers_in_digest
+from rq_core.model.job import (
+    KEEP_TIE,
+    NewJob,
+    Profile,
+    spec_with_headers,
+    spec_with_keep,
+)
 from rq_core.protocol.engine.delivery import Begun, Delivery
 from rq_core.protocol.engine.plan import Call, Plan
 from rq_core.protocol.engine.prepared_items import PreparedItems
@@ -20,8 +27,9 @@ from rq_core.protocol.engine.prepared_items import PreparedItems
 ENQUEUE_CHUNK: Final = 250
 """Maximum number of jobs in one enqueue call, so that no call blocks Redis for long (about 3 ms)."""
 LANE_COST: Final = 2
-"""The cost of a job with a lane. A job without a lane costs 1, and takes Redis half as long. (A job with a lane takes
-up to three times as long as a job without a lane, if no other job is in its lane.)"""
+"""The cost of a job with a lane. A call takes jobs up to a total cost of ENQUEUE_CHUNK. A job without a lane costs 1,
+and takes Redis half as long. (A job with a lane takes up to three times as long as a job without a lane, if no other
+job is in its lane.)"""
 RULES_COST: Final = 4
 """Number of rules for full scopes that take Redis as long as one job without a lane. A call has at most about 1,000
 rules."""
@@ -42,13 +50,15 @@ class Accepted(NamedTuple):
     """Ids of jobs that were not accepted, since another job of the id is live or remembered; that job was not
     changed."""
     discarded: tuple[tuple[str, str], ...] = ()
-    """Pairs (id, scope) of jobs that were discarded, because the scope was full and its cap discards them."""
+    """Pairs (id, scope) of jobs that were discarded, because the scope was full, and the scope's cap discards jobs
+    then."""
     rejected: tuple[tuple[str, str], ...] = ()
-    """Pairs (id, scope) of jobs that were not accepted: the scope is full and its cap says reject. In place of a scope,
-    a pair may name a lane; a lane is full if as many jobs wait in it as max_waiting allows."""
+    """Pairs (id, scope) of jobs that were not accepted, because the scope was full, and the scope's cap rejects jobs
+    then. In place of a scope, a pair may name a lane; a lane is full if as many jobs wait in it as max_waiting
+    allows."""
     held: tuple[tuple[str, str], ...] = ()
     """Pairs (id, id of another job) of jobs that were not accepted; the caller gets the other job. The other job holds
-    the unique name now, or it held the name at an earlier call with the same remembered id."""
+    the unique name now, or held the name at an earlier call with the same remembered id."""
     replaced: tuple[tuple[str, str], ...] = ()
     """Pairs (id of an accepted unique job, id of the job that it replaced). The replaced job has left Redis."""
     mismatched: tuple[str, ...] = ()
@@ -154,8 +164,8 @@ def tell_accepted(error: BaseException, parts: Sequence[Accepted]) -> None:
 def parse_accepted(jobs: Sequence[NewJob], others: Sequence[Any]) -> Accepted:
     """Return the outcome of a chunk.
 
-    ``others`` is a flat list of (position from 1, outcome, scope or other job). It has the jobs that were not accepted,
-    and the jobs that replaced another job.
+    ``others`` is a flat list of (position from 1, outcome, scope or other job). It has three items for each job that
+    was not accepted, or that replaced another job.
     """
     if not others:
         return Accepted(tuple([job.id for job in jobs]))
@@ -219,8 +229,9 @@ def pack_jobs(jobs: Sequence[NewJob], why: str = "") -> tuple[str, list[Record]]
     time (Unix ms) and the ties follow if the jobs have them. Ties are further options as a JSON object (see
     ``ties_of``).
 
-    A record has five texts of one job: the id; the number of its kind, from 1; the digest; the lane; and the spec. The
-    digest is that of the arguments and the timeout. The job's ``name`` and ``call`` follow it, if the job has them.
+    A record has five texts of one job: the id; the number of the job's kind, from 1; the digest; the lane; and the
+    spec. The digest is that of the arguments, the timeout and the header of a fork or a child. If the job has a
+    ``name`` or a ``call``, these follow in the text of the digest.
     """
     kinds: list[str] = []
     places: dict[tuple[int, int, str, int, str], str] = {}
@@ -253,14 +264,15 @@ def pack_jobs(jobs: Sequence[NewJob], why: str = "") -> tuple[str, list[Record]]
                 known = places[which] = str(len(kinds))
             kind = known
             before, after = profile.spec_parts
-        digest = sha256(f"{args_json}{after[:-1]}".encode()).hexdigest()[:32]
+        spec, digested = f"{before}{args_json}{after}", f"{args_json}{after[:-1]}"
+        if headers_json:
+            spec = spec_with_headers(spec, headers_json)
+            digested += headers_in_digest(headers_json)
+        digest = sha256(digested.encode()).hexdigest()[:32]
         if name:
             digest = f"{digest} {name}"
         if call:
             digest = f"{digest} {call}"
-        spec = f"{before}{args_json}{after}"
-        if headers_json:
-            spec = spec_with_headers(spec, headers_json)
         if ties and KEEP_TIE in ties:
             spec = spec_with_keep(spec, ties)
         records.append((job_id, kind, digest, lane, spec))
@@ -303,8 +315,8 @@ class Single:
         self._delivery = delivery
         self._enqueue = enqueue
         self._kinds: dict[tuple[int, int, str, int, str], tuple[Profile, str]] = {}
-        """Cached ``kinds`` of a call, by the ``id()`` of the profile and the other properties of a job on which
-        ``kinds`` depend. The profile is cached, too, so that no other object gets its ``id()``."""
+        """The text ``kinds`` of a call, cached by the ``id()`` of the profile and by the job's other properties on
+        which the text depends. The profile is cached, too, so that no other object gets its ``id()``."""
 
     def begin(self, job: NewJob) -> Begun | None:
         """Return the command that enqueues a job, for the client to send at once. Returns None if this client has made
@@ -337,12 +349,13 @@ class Single:
                 self._kinds = {}
             kept = self._kinds[which] = (profile, kinds_of(profile, delay_ms, full, due_ms, ties))
         before, after = profile.spec_parts
-        spec = f"{before}{args_json}{after}"
+        spec, digested = f"{before}{args_json}{after}", f"{args_json}{after[:-1]}"
         if headers_json:
             spec = spec_with_headers(spec, headers_json)
+            digested += headers_in_digest(headers_json)
         if ties and KEEP_TIE in ties:
             spec = spec_with_keep(spec, ties)
-        digest = hashlib.sha256(f"{args_json}{after[:-1]}".encode()).hexdigest()[:32]
+        digest = hashlib.sha256(digested.encode()).hexdigest()[:32]
         if name:
             digest = f"{digest} {name}"
         if call:

@@ -1,4 +1,5 @@
-"""The rights that a user of Redis needs, by role. They are the fewest with which the role can do all its work.
+"""The rights that a user of Redis needs, by role. These are the fewest rights with which the role can do all of its
+work.
 
 When a user calls a script, Redis checks the user's rights for the call's keys and for each command in the script. So
 the rights for scripts follow from the texts of the scripts. ROLES names the commands that a role sends outside of
@@ -54,7 +55,8 @@ class Role(NamedTuple):
     does: str
     scripts: tuple[str, ...]
     sends: tuple[str, ...]
-    """Commands that the role sends outside of scripts. LOOKING, CALLING, ``lists`` and ``inbox`` have further ones."""
+    """Commands that the role sends outside of scripts. LOOKING, CALLING, ``lists`` and ``inbox`` have further
+    commands."""
     reads: tuple[str, ...] = ()
     """Keys that the role reads outside of scripts, and that its scripts do not use."""
     writes: tuple[str, ...] = ()
@@ -70,7 +72,7 @@ ROLES: Final = {
     "producer": Role(
         "enqueues, cancels and edits jobs, reads their states, and waits for them",
         _PRODUCER,
-        ("eval_ro", "hget", "hmget", "hstrlen", *LISTENING),
+        ("eval_ro", "evalsha_ro", "hget", "hmget", "hstrlen", *LISTENING),
         ("tasks",),
         lists=ADDING,
         inbox=WAKING,
@@ -82,7 +84,7 @@ ROLES: Final = {
             "cap", "register", "tick",
         ),
         (
-            *_COUNTS, "blpop", "eval", "eval_ro", "hstrlen", "rpush", "ltrim", "time",
+            *_COUNTS, "blpop", "eval", "eval_ro", "evalsha_ro", "hstrlen", "rpush", "ltrim", "time",
             "hmget", "hset", "hsetnx", "hdel", "zrangebyscore", *LISTENING,
         ),
         writes=("workers",),
@@ -110,7 +112,7 @@ ROLES: Final = {
         names(),
         (
             *_COUNTS, *LISTENING, "multi", "exec", "eval",
-            "eval_ro", "hstrlen", "time", "hmget", "hkeys", "hvals", "hscan", "lrange", "lindex", "lpos",
+            "eval_ro", "evalsha_ro", "hstrlen", "time", "hmget", "hkeys", "hvals", "hscan", "lrange", "lindex", "lpos",
             "xlen", "xrange", "xrevrange", "xread", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscan",
             "zscore", "zmscore", "zcount",
         ),
@@ -122,9 +124,8 @@ ROLES: Final = {
         "reads and changes nothing: `rq-core metrics`, `top`, `queues`, `workers`, `caps`, `jobs`, `job` and `dead`",
         (),
         (
-            *_COUNTS, "eval_ro", "hstrlen", "time", "hmget", "hscan", "lrange", "lindex", "lpos", "xlen", "xrange",
-            "xrevrange", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zmscore",
-            "zcount",
+            *_COUNTS, "eval_ro", "evalsha_ro", "hstrlen", "time", "hmget", "hscan", "lrange", "lindex", "lpos", "xlen",
+            "xrange", "xrevrange", "zrange", "zrangebyscore", "zrangebylex", "zlexcount", "zscore", "zmscore", "zcount",
         ),
         tuple(key.name for key in KEYS),
         lists=("smembers",),
@@ -137,7 +138,7 @@ ROLES: Final = {
 }  # fmt: skip
 """The roles by name. Each role that calls scripts may load scripts, since a script is called by its digest. Only the
 preparer, which may use no key, loads functions. If another user could load functions, that user could replace a
-function that other users call, and so act with their rights."""
+function that other users call, and so act with the rights of these users."""
 
 
 @cache
@@ -156,8 +157,8 @@ def commands_of_role(role: str) -> list[str]:
 
 
 def keys(role: str) -> tuple[list[str], list[str]]:
-    """Return the keys of a queue that a role may write, and the keys that it may only read. The keys of the role's
-    scripts count as written."""
+    """Return the keys of a queue that a role may write, and the keys that the role may only read. The keys of the
+    role's scripts count as written."""
     writes = {key for name in ROLES[role].scripts for key in script(name).all_keys}
     writes |= set(ROLES[role].writes)
     order = [key.name for key in KEYS]
@@ -228,7 +229,7 @@ _OF_KEYS: Final = frozenset({"exists", "unlink"})
 
 
 def lacking_keys(commands: Iterable[Sequence[Any]]) -> Plan[list[str]]:
-    """Return those keys of plain commands that the user may not use, as ACL rules."""
+    """Return the keys in these plain commands that the user may not use, as ACL rules."""
     checks = [(f"~{c[1]}", [str(word) for word in c]) for c in commands if len(c) > 1]
     return list(dict.fromkeys((yield from _denied(checks))))
 

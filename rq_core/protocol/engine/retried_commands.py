@@ -12,7 +12,7 @@ from rq_core.model.keys import DEFAULT_PREFIX, check_name, queues_key
 from rq_core.model.lib.url import cluster_url
 from rq_core.protocol.engine import acl_roles
 from rq_core.protocol.engine.plan import Lost, Patience, Pause, Plan, Send, Unsent, says_full
-from rq_core.scripts.plain import plain_text
+from rq_core.scripts.plain import BY_DIGEST, in_full, plain_text
 
 READ_S_MIN: Final = 1.0
 """Shortest timeout for the answer to a plain read, in seconds, even if less patience is left."""
@@ -26,8 +26,8 @@ _OUTAGE: Final = (
 def pause(attempt: int, left: float) -> Pause:
     """Return the pause before the next attempt: 0.05 s, doubled each time, but at most 1 s.
 
-    ``left`` is the patience that is left, in seconds. The pause does not exceed it, so the last attempt comes when the
-    patience ends.
+    ``left`` is the patience that is left, in seconds. The pause does not exceed ``left``, so the last attempt comes
+    when the patience ends.
     """
     return Pause(min(0.05 * 2 ** min(attempt, 5), 1.0, max(0.01, left)))
 
@@ -101,7 +101,8 @@ class Asking:
 
     def ask(self, commands: list[list[Any]], queue: str | None = None) -> Plan[list[Any]]:
         """Send plain commands in one round trip, and repeat this until all are answered. Each command must be harmless
-        if it is sent twice.
+        if it is sent twice. If the server lacks a program that a command calls by its digest, the command is sent again
+        with the program's text.
 
         Raises ServerUnavailable, ServerUnsuitable, or QueueDamaged if a key of ``queue`` has the wrong type.
         """
@@ -111,6 +112,9 @@ class Asking:
             failed = [r for r in replies if isinstance(r, Exception)]
             if not failed:
                 return replies  # type: ignore[no-any-return]
+            if any(str(reply).startswith("NOSCRIPT") for reply in failed):
+                commands = [in_full(c) if c[0] == BY_DIGEST else c for c in commands]
+                continue
             # During an outage of one node, an error of another may be a consequence: all commands are sent again.
             if all(meaning_of(r) == "fatal" for r in failed):
                 if queue is not None and "WRONGTYPE" in str(failed[0]):
@@ -129,7 +133,7 @@ class Asking:
 
     def ask_each(self, commands: list[list[Any]]) -> Plan[list[Any]]:
         """Send plain reads in one round trip, and repeat this while a read gets no answer and patience is left. If a
-        read fails, its error takes the place of its reply. The replies to the other reads are returned.
+        read fails, the error takes the place of the reply. The replies to the other reads are returned.
 
         If all reads fail, ServerUnavailable or ServerUnsuitable is raised. Nothing is raised if each read failed
         because its key has the wrong type.
@@ -187,7 +191,7 @@ def _mended(why: str, url: str) -> str:
 
 
 def _other_scheme(url: str) -> str:
-    """Return the scheme that a URL should have: with TLS if the URL has none, without TLS otherwise. For example,
+    """Return the scheme with TLS for a URL without TLS, and the scheme without TLS for a URL with TLS. For example,
     return ``rediss://`` for a URL with ``redis://``."""
     scheme = url.partition("://")[0]
     tls = scheme.startswith("rediss")

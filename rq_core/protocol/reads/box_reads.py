@@ -30,7 +30,7 @@ from rq_core.model.state_line import LINE_MAX, line_of_job, read_state_line
 from rq_core.model.table.machine import State
 from rq_core.protocol.engine.plan import Plan
 from rq_core.protocol.reads.steps import QueueReader
-from rq_core.scripts.plain import plain_text
+from rq_core.scripts.plain import by_digest, plain_text
 
 PAGE: Final = 250
 """Maximum number of entries of one read."""
@@ -42,15 +42,16 @@ PAGE_BYTES: Final = 1024 * 1024
 HEADS: Final = 2_000
 """Maximum number of entries of one read that leaves out the results of steps and children."""
 HEAD_BYTES: Final = 2 * 1024 * 1024
-"""Number of bytes of entries after which such a read stops. The server reads the results, but does not send them."""
+"""Number of bytes of entries after which a read that leaves out results stops. The server reads the results, but does
+not send them."""
 _CHUNK: Final = 25
-"""Number of entries that the server reads with one command for such a read."""
+"""Number of entries that the server reads with one command during a read that leaves out results."""
 _LIFE: Final = re.compile(rf" life=({LIFE_PATTERN})(?: |$)")
 _CLAIM: Final = re.compile(r" claim=([0-9]+)(?: |$)")
 
 
 class Box(NamedTuple):
-    """A job's box, as its worker reads it: the entries that the job has begun or saved."""
+    """A job's box, as the job's worker reads it: the entries that the job has begun or saved."""
 
     life: str | None
     """The name of the job's box; None: the job has saved nothing."""
@@ -81,8 +82,8 @@ class BoxReads(QueueReader):
         """Return the box of a job, for the worker that holds the job's claim. Entries before number ``first`` are left
         out. Returns None if the worker does not hold the claim.
 
-        Raises QueueDamaged if the box is missing, cannot be read, or has two entries with the same name. (Of two such
-        steps, one would run again.)
+        Raises QueueDamaged if the box is missing, cannot be read, or has two entries with the same name. (If two steps
+        had the same name, one of them would run again.)
         """
         keys = self._keys(queue)
         program = plain_text("box", ENTRIES=PAGE, BYTES=PAGE_BYTES, LINE_MAX=LINE_MAX)
@@ -92,7 +93,7 @@ class BoxReads(QueueReader):
             named: list[Any] = [job_id, fence, worker]
             head = ["EVAL_RO", program, 2, keys("state"), keys("boxes"), *named]
             starts = range(len(found), len(found) + pages * PAGE, PAGE)
-            commands = [[*head, first + start] for start in starts]
+            commands = [by_digest([*head, first + start]) for start in starts]
             replies = yield from self._delivery.ask(commands, queue)
             for start, reply in zip(starts, replies, strict=True):
                 if not reply:
@@ -106,7 +107,7 @@ class BoxReads(QueueReader):
                 if not header:
                     raise QueueDamaged(
                         f"job {job_id!r} in queue {queue!r} has lost what its steps had saved. `rq-core audit restore"
-                        f' {queue}` puts it back if the log has the values (audit_result="full")',
+                        f' --queue {queue}` puts it back if the log has the values (audit_result="full")',
                         queue=queue,
                         why=f"the box of job {job_id} is missing",
                     )
@@ -143,16 +144,16 @@ class BoxReads(QueueReader):
     def lives(
         self, queue: str, ids: Sequence[str], only: State | None = None
     ) -> Plan[dict[str, str]]:
-        """Return job id → name (life) of the job's box. Jobs without a box are left out. With ``only``, jobs in other
-        states are left out, too."""
+        """Return, by job id, the name (life) of the job's box. Jobs without a box are left out. With ``only``, jobs
+        that are not in this state are left out, too."""
         lines = yield from self.lines(queue, ids)
         return _lives_in({i: line for i, line in lines.items() if only in (None, _state(line))})
 
     def lives_and_ends(
         self, queue: str, ids: Sequence[str]
     ) -> Plan[tuple[dict[str, str], dict[str, int]]]:
-        """Return two mappings: job id → name (life) of the job's box, and job id → number of the job's ended claims.
-        The first one lacks jobs without a box."""
+        """Return two mappings by job id: the name (life) of the job's box, and the number of the job's ended claims.
+        The first mapping lacks jobs without a box."""
         lines = yield from self.lines(queue, ids)
         ended = {}
         for job_id, line in lines.items():
@@ -162,7 +163,7 @@ class BoxReads(QueueReader):
         return _lives_in(lines), ended
 
     def lines(self, queue: str, ids: Sequence[str]) -> Plan[dict[str, str]]:
-        """Return job id → the job's line in the key ``state``; an empty text if there is no line. A job without such a
+        """Return, by job id, the job's line in the key ``state``; an empty text if there is no line. A job without a
         line has no box: Redis does not have the job, or the job has never been claimed."""
         state = self._keys(queue)("state")
         found: dict[str, str] = {}
@@ -194,19 +195,23 @@ class BoxReads(QueueReader):
         self, queue: str, job_id: str, life: str, before: int
     ) -> Plan[dict[int, StepEntry]]:
         """Return the entries of a job's box below number ``before``, by number. An entry that is missing or cannot be
-        read is left out. So are all entries if the box is not that of the job."""
-        boxes = self._keys(queue)("boxes")
-        (text,) = yield from self._delivery.ask([["HGET", boxes, life]], queue)
+        read is left out. The result is empty if Redis does not have the job, or if the job has another box than
+        ``life``."""
+        keys = self._keys(queue)
+        boxes = keys("boxes")
+        asked = [["HGET", boxes, life], ["HGET", keys("state"), job_id]]
+        text, line = yield from self._delivery.ask(asked, queue)
         header = header_in(text)
-        if header is None or header.job_id != job_id:
+        # The doctor compares only boxes of jobs with the log: a person may have made up a box without a job.
+        if header is None or _lives_in({job_id: line or ""}).get(job_id) != life:
             return {}
         # With large values, a reply has at most PAGE_BYTES.
         page = PAGE if header.size <= PAGE_BYTES else PAGE_BYTES // VALUE_MAX
         found: dict[int, StepEntry] = {}
         for first in range(1, before, page):
             numbers = range(first, min(first + page, before))
-            asked = [["HMGET", boxes, *(f"{life}|{number}" for number in numbers)]]
-            (texts,) = yield from self._delivery.ask(asked, queue)
+            fields = [f"{life}|{number}" for number in numbers]
+            (texts,) = yield from self._delivery.ask([["HMGET", boxes, *fields]], queue)
             found |= {n: e for n, e in zip(numbers, map(entry_in, texts), strict=True) if e}
         return found
 

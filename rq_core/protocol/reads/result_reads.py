@@ -26,7 +26,7 @@ from rq_core.model.outcome import (
 from rq_core.model.state_line import read_state_line
 from rq_core.protocol.engine.delivery import Delivery
 from rq_core.protocol.engine.plan import Call, Plan, parse_nothing
-from rq_core.scripts.plain import plain_text
+from rq_core.scripts.plain import by_digest, plain_text
 
 PAGE: Final = 250
 """Maximum number of jobs in one poll, so that no poll blocks Redis for long."""
@@ -45,7 +45,8 @@ _KEYS: Final = ("meta", "state", "jobs", "outbox", "results", "returned")
 
 
 def look_program(bytes_max: int = BYTES_MAX) -> str:
-    """Return the text of the script that polls jobs. After ``bytes_max`` bytes, it returns no further result."""
+    """Return the text of the script that polls jobs. After ``bytes_max`` bytes, the script returns no further
+    result."""
     return plain_text(
         "endings", ALIVE=ALIVE, LATER=LATER, BYTES_MAX=bytes_max, IN_LOG=_IN_LOG, LOST=LOST
     )
@@ -59,7 +60,7 @@ class Absent(NamedTuple):
     """Epoch and number of the outbox's last entry at the time of the poll; the event of the job's end is this entry or
     an earlier one. None: no mirror reads the outbox, or the outbox is empty."""
     known: Outcome[Any] | None = None
-    """How the job ended, if Redis knows it but only the log has the result."""
+    """The job's outcome without the result, if Redis has the outcome but only the log has the result."""
 
 
 Found = Outcome[Any] | Absent
@@ -83,18 +84,18 @@ class Endings:
         left = list(ids)
         while left:
             page, left = left[:PAGE], left[PAGE:]
-            (reply,) = yield from self._delivery.ask([command(keys, page)], queue)
+            (reply,) = yield from self._delivery.ask([by_digest(command(keys, page))], queue)
             look = read_ends(queue, page, reply)
             found |= look.found
             left += look.later
         return found
 
     def outcomes(self, queue: str, ids: Sequence[str]) -> Plan[dict[str, Found]]:
-        """Return the same as ``look`` for at most PAGE jobs, without the results: one poll, however large the results
-        are. The reason for a missing result is UNREAD."""
+        """Return the same as ``look`` for at most PAGE jobs, but without results, so that one poll is enough. The
+        reason for a missing result is UNREAD."""
         asked = ids[:PAGE]
         command_ = command(queue_keys(queue, self._delivery.prefix), asked, bytes_max=-1)
-        (reply,) = yield from self._delivery.ask([command_], queue)
+        (reply,) = yield from self._delivery.ask([by_digest(command_)], queue)
         look = read_ends(queue, asked, reply)
         # Only an end with a result waits for a later poll.
         return look.found | {job_id: Succeeded(job_id, missing=UNREAD) for job_id in look.later}

@@ -59,7 +59,8 @@ class ActionOutcome(NamedTuple):
 
 Change = Callable[["Operations", Form, By], "Plan[ActionOutcome]"]
 Copy = Callable[["App", "CopyReader | None", Form, By], ActionOutcome]
-"""A function that makes copies, with an app and the audit log."""
+"""A function that makes copies of jobs. It is called with an app, the reader of the audit log, a form and the
+operator."""
 
 
 class Action(NamedTuple):
@@ -141,9 +142,9 @@ def checked_form(action: Action, pairs: Collection[tuple[str, str]]) -> dict[str
 def by_of(access: Access, reason: str) -> By:
     """Return the operator and the reason of a change, for the log.
 
-    Characters that an operator's name in the log cannot have are replaced, such as the @ of an e-mail address. Then the
-    reason begins with the original name. Raises UsageError for an empty name, InvalidOption for a reason that the log
-    cannot have.
+    Characters that an operator's name in the log cannot have are replaced, such as the @ of an e-mail address. If a
+    character was replaced, the reason begins with the original name. Raises UsageError for an empty name, InvalidOption
+    for a reason that the log cannot have.
     """
     if not access.name.strip():
         raise UsageError("your login gives you no name, and the log must say who changes something")
@@ -162,7 +163,7 @@ def carried_out(calls: Operations, action: Action, form: Form, by: By) -> Plan[A
 
 
 def check_is_there(calls: Operations, queue: str) -> Plan[None]:
-    """Raise UnknownQueue if a queue does not exist. A change would create it."""
+    """Raise UnknownQueue if a queue does not exist. Without this check, a change would create the queue."""
     if not (yield from calls.reads.is_there(queue)):
         listed = yield from calls.reads.listed()
         raise UnknownQueue(queue=queue, known=", ".join(listed.queues) or "none")
@@ -309,7 +310,8 @@ ACTIONS: Final = (
     ),
     Action(
         "job/requeue", OPERATOR, "requeue",
-        "The job becomes ready again, at the tail of its line. Its failures are reset.", _requeue,
+        "The job becomes ready again, at the tail of its line. Its failures are reset. If it waits for children, those"
+        " that are dead are requeued first.", _requeue,
     ),
     Action(
         "job/prune", OPERATOR, "remove",
@@ -371,7 +373,7 @@ _OF_STATE: Final[Mapping[str, tuple[str, ...]]] = {
     "running": ("job/cancel",),
     "dead": ("job/requeue", "job/prune"),
 }
-"""The actions that make sense for a job, by its state."""
+"""State → names of the actions that make sense for a job in this state."""
 
 
 def offered(page: str, document: Mapping[str, Any], access: Access) -> list[Action]:

@@ -14,7 +14,7 @@ from rq_core.errors import QueueDamaged, ServerUnsuitable
 from rq_core.model.state_line import JobState
 from rq_core.model.table.machine import State
 from rq_core.protocol.reads.result_reads import PAGE
-from rq_core.web.graph.layout import NODES_MAX, Drawing, Point, drawing_of
+from rq_core.web.graph.layout import NODES_MAX, Drawing, Point, drawing_of, drawn_lines
 from rq_core.web.words import job_path, word
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ POLLS_MAX: Final = 4
 ROWS_MAX: Final = 100
 """Maximum number of rows, if a flow has more nodes than are drawn."""
 LINKS_MAX: Final = 3
-"""Maximum number of links to children in a row, of those that failed and of those that are alive."""
+"""Maximum number of links to failed children in a row, and of links to children that are alive."""
 NAMED_MAX: Final = 10
 """Maximum number of nodes that a sentence names."""
 NAME_MAX: Final = 25
@@ -53,7 +53,7 @@ class FlowFound(NamedTuple):
     """A flow, as Redis has it."""
 
     seen: SeenFlow | None
-    """The nodes; None: they cannot be read."""
+    """The nodes; None: the nodes cannot be read."""
     states: Mapping[FlowChild, str] = {}
     """The states of the children that are alive. Some may be missing."""
     why: str = ""
@@ -64,7 +64,9 @@ class FlowFound(NamedTuple):
 
 
 def flow_of(calls: Operations, job: JobState) -> Plan[FlowFound | None]:
-    """Read the nodes of a flow. The plan returns None for a job that is no flow. It sends at most some 25 commands."""
+    """Read the nodes of a flow. The plan returns None for a job that is no flow. The plan sends at most about 25
+    commands.
+    """
     if job.fields.get("task") != FLOW_TASK:
         return None
     try:
@@ -85,7 +87,7 @@ def flow_of(calls: Operations, job: JobState) -> Plan[FlowFound | None]:
 
 
 def _states(calls: Operations, seen: SeenFlow) -> Plan[dict[FlowChild, str]]:
-    """Return the states of living children. As many are read as are polled."""
+    """Return the states of children that are alive. At most POLLS_MAX pages of children are read."""
     by_queue: dict[str, list[str]] = {}
     for each in seen.nodes:
         for queue, job_id in each.alive:
@@ -113,8 +115,8 @@ def flow_document(found: FlowFound | None, job: JobState, causes: Iterable[Any])
     if found is None:
         return None
     document: Document = {
-        "why": word(found.why, 500), "nodes": 0, "counts": {}, "rows": [], "left_out": 0, "unread": 0,
-        "named": [], "named_state": "", "named_left_out": 0, "causes": [],
+        "why": word(found.why, 500), "nodes": 0, "counts": {}, "rows": [], "left_out": 0, "is_drawn": False,
+        "unread": 0, "named": [], "named_state": "", "named_left_out": 0, "causes": [],
     }  # fmt: skip
     if found.seen is None:
         return document
@@ -128,7 +130,12 @@ def flow_document(found: FlowFound | None, job: JobState, causes: Iterable[Any])
     if len(nodes) > NODES_MAX:
         chosen = [each for state in _FIRST for each in nodes if each.state.state == state]
         shown = chosen[:ROWS_MAX]
-    document["rows"] = [_row(each, names, found.states) for each in shown]
+    lines = drawn_lines(tuple(each.node.after for each in nodes))
+    document["is_drawn"] = lines is not None
+    document["rows"] = [
+        _row(each, names, found.states, None if lines is None else lines[number])
+        for number, each in enumerate(shown)
+    ]
     document["left_out"] = len(nodes) - len(shown)
     told: Word = "failed" if job.state == State.DEAD else "runs"
     named = [each for each in nodes if each.state.state == told]
@@ -147,15 +154,44 @@ def flow_document(found: FlowFound | None, job: JobState, causes: Iterable[Any])
     return document
 
 
-def _row(each: SeenNode, names: Sequence[str], states: Mapping[FlowChild, str]) -> Document:
-    """Return the row of a node."""
+def flow_progress(
+    progress: Document | None, found: FlowFound | None, now_ms: float
+) -> Document | None:
+    """Return the progress of a job for the page. The progress of a flow has the numbers of the flow's children at
+    ``now_ms`` (Unix ms), the time at which the children were read: a parked flow reports no numbers.
+    """
+    if progress is None or found is None or found.seen is None:
+        return progress
+    done, of = found.seen.done, found.seen.of
+    if found.seen.unread:
+        done = max(done, min(progress["done"], of))
+    share = done / of if of else None
+    return progress | {"done": done, "total": of, "share": share, "at_ms": round(now_ms)}
+
+
+def _row(
+    each: SeenNode,
+    names: Sequence[str],
+    states: Mapping[FlowChild, str],
+    lines: Sequence[int] | None,
+) -> Document:
+    """Return the row of a node. ``lines``: the nodes from which the drawing has a line to this node; None: the graph is
+    not drawn.
+
+    The list ``after`` of a node that is after many others has only the nodes that the drawing needs.
+    """
     name, children = each.node.name, [*each.failed[:1], *each.alive[:1]]
+    after = tuple(dict.fromkeys(each.node.after))
+    told = after
+    if len(after) > NAMED_MAX:
+        told = after[:NAMED_MAX] if lines is None else tuple(lines)
     child = next(iter(children), each.first)
     return {
         "name": name,
         **each.state._asdict(),
         "is_map": each.node.is_map,
-        "after": [names[number] for number in dict.fromkeys(each.node.after)],
+        "after": [names[number] for number in told],
+        "after_left_out": len(after) - len(told),
         "says": _jobs_say(each, states),
         "living": _living(each, states),
         "path": "" if child is None else job_path(*child),
@@ -226,7 +262,7 @@ def drawn(flow: Mapping[str, Any]) -> Drawn | None:
     """Return the drawing of a flow from its document; None if it has too many nodes or lines."""
     rows: Sequence[Document] = flow["rows"]
     numbers = {row["name"]: number for number, row in enumerate(rows)}
-    if flow["left_out"]:
+    if not flow["is_drawn"]:
         return None
     drawing = drawing_of(tuple(tuple(numbers[each] for each in row["after"]) for row in rows))
     if drawing is None:
@@ -245,7 +281,7 @@ def _drawn(at: Point, row: Document) -> DrawnNode:
     label = f"{name}: " + ", ".join(filter(None, (row["state"], brief, more)))
     if row["after"]:
         some = ", ".join(row["after"][:NAMED_MAX])
-        left_out = len(row["after"]) - NAMED_MAX
+        left_out = len(row["after"][NAMED_MAX:]) + row["after_left_out"]
         label += f"; after {some}" + (f" and {left_out:,} more" if left_out > 0 else "")
     if len(name) > NAME_MAX:
         half = NAME_MAX // 2

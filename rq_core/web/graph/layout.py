@@ -28,8 +28,8 @@ THIN: Final = 4
 EDGE: Final = 12
 """The space around a drawing."""
 SEEN: Final = 480
-"""A column that begins lower than this is moved to the top. Otherwise, a viewer of a tall drawing would not see it
-without scrolling."""
+"""A column that begins lower than this is moved to the top. Otherwise, a viewer of a tall drawing would have to scroll
+to see the column."""
 _ROUNDS: Final = 6
 """Number of rounds in which each node moves towards the nodes to which its lines lead. More rounds improve little."""
 
@@ -56,24 +56,36 @@ class Drawing(NamedTuple):
 @lru_cache(maxsize=64)
 def drawing_of(before: tuple[tuple[int, ...], ...]) -> Drawing | None:
     """Return the drawing of a graph; None if the graph is too large to be drawn. ``before`` has, for each node, the
-    numbers of the nodes before it. All are lower than the node's own number."""
-    if not before or len(before) > NODES_MAX:
+    numbers of the nodes before it. These numbers are lower than the node's own number.
+    """
+    needed = drawn_lines(before)
+    if needed is None:
         return None
-    needed = _needed(before)
-    columns = _columns(needed)
-    parts = sum(columns[node] - columns[each] for node, some in enumerate(needed) for each in some)
-    if parts > PARTS_MAX:
-        return None
-    places = _Places(needed, columns)
+    places = _Places(needed, _columns(needed))
     places.order()
     places.move()
     return places.drawing()
 
 
+@lru_cache(maxsize=64)
+def drawn_lines(before: tuple[tuple[int, ...], ...]) -> Sequence[Sequence[int]] | None:
+    """Return, for each node, the nodes from which the drawing has a line to it; None if the graph is too large to be
+    drawn. ``before``: as in drawing_of. If a caller passes the result as ``before``, the drawing is the same.
+    """
+    if not before or len(before) > NODES_MAX:
+        return None
+    needed = _needed(before)
+    columns = _columns(needed)
+    parts = sum(columns[node] - columns[each] for node, some in enumerate(needed) for each in some)
+    return needed if parts <= PARTS_MAX else None
+
+
 def _needed(before: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return, for each node, the nodes before it to which no other path leads."""
+    """Return, for each node, the nodes before it, except the nodes from which a path through other nodes leads to it,
+    too.
+    """
     reached: list[int] = []
-    """For each node: all nodes from which a path leads to it, as the bits of a number."""
+    """For each node: all nodes from which a path leads to this node, as the bits of a number."""
     found = []
     for some in before:
         others = 0

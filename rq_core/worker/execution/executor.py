@@ -104,11 +104,9 @@ class Executor:
         self._saver, self._shows = saver, shows
         self._tasks, self._worker = tasks, worker
         self._timeout = timeout
-        self._on_settlement = on_settlement
-        self._on_free = on_free
-        self._surroundings = surroundings
+        self._on_settlement, self._on_free = on_settlement, on_free
         self._resources = Resources()
-        self._redact = redact
+        self._surroundings, self._redact = surroundings, redact
         self._pool = IsolationPool(saver) if isolate else None
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
         self._threads = Threads(threads, "rq-core-job", work=call_sync, on_end=self._thread_ended)
@@ -254,7 +252,7 @@ class Executor:
             self._free(running)
 
     async def leave(self) -> None:
-        """Close the dependencies of this process, and let idle child processes close theirs and end.
+        """Close the dependencies of this process, and let idle child processes close their own dependencies and end.
 
         This process' dependencies stay open while a handler runs, because the handler may use them.
         """
@@ -362,6 +360,8 @@ class Executor:
                     extra=running.facts(),
                 )
             self._report(running, "park", 0, Reason.PARKED)
+            if self._saver is not None:
+                self._saver.keep_box(running.context)
             return
         if error is None or running.value:
             # A handler that has returned has succeeded, also if the conversion of its value to JSON was interrupted.

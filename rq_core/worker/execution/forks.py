@@ -7,9 +7,8 @@ killed meanwhile does no harm: the next run saves the entries that are missing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from rq_core.app.handlers.context import JobContext
 from rq_core.errors import QueueDamaged
@@ -19,9 +18,11 @@ from rq_core.model.durable.forks import (
     ForkOrigin,
     box_in_log,
     copied_entries,
+    open_maps,
     origin_of,
     without_value,
 )
+from rq_core.model.headers import FORK_HEADER
 from rq_core.model.result_encoding import NO_VALUE, pack_result
 from rq_core.protocol.calls.boxes import BATCH_MAX, SaveAnswer, Saving, refusals
 from rq_core.protocol.engine.plan import Plan
@@ -30,7 +31,7 @@ from rq_core.protocol.reads.box_reads import Box
 from rq_core.signals import StepsSpent, StepUnusable
 
 if TYPE_CHECKING:
-    from rq_core.app.task import Task
+    from rq_core.worker.execution.running import Running
 
 T = TypeVar("T")
 
@@ -73,17 +74,18 @@ class _Saver(Protocol):
         ...
 
     async def save(self, context: JobContext, records: Sequence[Saving], /) -> SaveAnswer:
-        """Save entries. Return index in ``records`` → refusal, or the entry of a wait that is over."""
+        """Save entries. Return index in ``records`` → NotSaved for a record that Redis refused, or the entry of a wait
+        or sleep that is over. All other records are left out: they are saved."""
         ...
 
 
 class ForkSaver:
     """The saver for one claim of a fork. It does what a Saver does, and ``load`` first copies the origin's entries."""
 
-    def __init__(self, saver: _Saver, task: Task[Any, Any]) -> None:
+    def __init__(self, saver: _Saver, running: Running) -> None:
         self._saver = saver
-        self._audit_result = task.options.audit_result
-        self._audit_url = task.app.audit_url
+        self._audit_result = running.audit_result
+        self._audit_url = running.task.app.audit_url
 
     @property
     def lease_holds(self) -> Callable[[str], bool]:
@@ -95,18 +97,25 @@ class ForkSaver:
         return await self._saver.ask(plan)
 
     async def save(self, context: JobContext, records: Sequence[Saving]) -> SaveAnswer:
-        """Save entries. Return index in ``records`` → refusal, or the entry of a wait that is over."""
+        """Save entries. Return index in ``records`` → NotSaved for a record that Redis refused, or the entry of a wait
+        or sleep that is over. All other records are left out: they are saved."""
         return await self._saver.save(context, records)
 
     async def load(self, context: JobContext, first: int = 1) -> Box | None:
         """Return the entries of the job's box from number ``first`` on; None if the claim is not in force.
 
-        If ``first`` is 1, and the box lacks entries of the origin, they are copied first. Raises StepUnusable if they
-        are lost, and StepsSpent if the box has no room for them.
+        If ``first`` is 1, and the box lacks entries of the origin, these entries are copied into the box before. Raises
+        StepUnusable if these entries are lost or if the header of the fork cannot be read, and StepsSpent if the box
+        has no room for the entries.
         """
-        box = await self._saver.load(context, first)
         origin = origin_of(context.headers)
-        if first > 1 or origin is None:
+        if origin is None:
+            # Without the origin's steps, the handler would repeat them.
+            raise StepUnusable(
+                f"the header {FORK_HEADER} of this job names no steps of another job"
+            )
+        box = await self._saver.load(context, first)
+        if first > 1:
             return box
         wanted: Sequence[StepEntry] | None = None
         for _ in range(TRIES_MAX):
@@ -126,10 +135,9 @@ class ForkSaver:
         found = await self._saver.client.run(
             reads.beginning(queue, origin.job_id, origin.life, origin.before)
         )
-        with suppress(ValueError):
-            copied = copied_entries(found, origin.life, origin.before)
-            if copied is not None and len(copied) == origin.copied:
-                return copied
+        copied = _copied(found, origin)
+        if copied is not None:
+            return copied
         why = "this worker has no audit log"
         if self._audit_url is not None:
             read = plugins.history_reader()
@@ -138,10 +146,9 @@ class ForkSaver:
             if logged is None or without_value(logged[1], origin.before):
                 why = "the audit log does not have them"
             else:
-                with suppress(ValueError):
-                    copied = copied_entries(logged[1].steps, origin.life, origin.before)
-                    if copied is not None and len(copied) == origin.copied:
-                        return copied
+                copied = _copied(logged[1].steps, origin)
+                if copied is not None:
+                    return copied
                 why = "the audit log has others"
         raise StepUnusable(
             f"this job goes on behind steps of job {origin.job_id}, which have left Redis, and {why}"
@@ -151,7 +158,8 @@ class ForkSaver:
         """Save the entries in ``wanted`` that a box lacks. Return False if the claim is not in force. Redis may lack
         some of the entries afterwards, so the caller must look again.
 
-        Raises StepsSpent if the box has no room, and QueueDamaged if it has other entries.
+        Raises StepsSpent if the box has no room, and QueueDamaged if the box has an entry with another name in the
+        place of one in ``wanted``.
         """
         there, life = len(box.entries), box.life or new_life()
         if [entry.name for entry in box.entries] != [entry.name for entry in wanted[:there]]:
@@ -190,6 +198,25 @@ class ForkSaver:
             return record
         about = "" if entry.until_ms is None else str(entry.until_ms)
         return record._replace(what="wait" if entry.kind == "wait" else "sleep", about=about)
+
+
+def _copied(entries: Mapping[int, StepEntry], origin: ForkOrigin) -> Sequence[StepEntry] | None:
+    """Return the entries to copy, out of the entries of the origin's box; None if some are missing or unreadable.
+
+    Raises StepUnusable if a map or run of the origin was not over at this point. A cancel of the fork would cancel the
+    children that the origin still waits for.
+    """
+    try:
+        copied = copied_entries(entries, origin.life, origin.before)
+    except ValueError:
+        return None
+    if copied is None or len(copied) != origin.copied:
+        return None
+    if opened := open_maps(entries, origin.life, origin.before):
+        raise StepUnusable(
+            f"the map or run {opened[0]!r} was not over where this job goes on in job {origin.job_id}"
+        )
+    return copied
 
 
 def _conflict(context: JobContext) -> QueueDamaged:

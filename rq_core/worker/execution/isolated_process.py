@@ -49,11 +49,12 @@ make its job fail."""
 BEGUN: Final = "begun"
 """The message that a handler has begun."""
 RETURNED: Final = "returned"
-"""The message that a handler has returned, and that its value is being converted to JSON."""
+"""The message that a handler has returned, and that the handler's result is being converted to JSON."""
 END: Final[dict[str, Any]] = {"end": True}
 """The message that no more jobs will come: close the dependencies that live as long as the process, and exit."""
 WORDS_MAX: Final = 1_000_000
-"""Maximum number of characters of a message or a traceback that are sent; the worker redacts and shortens them."""
+"""Maximum number of characters of an error's message or traceback that this process sends. The worker redacts and
+shortens the text."""
 
 
 def _task_at(module: str, name: str) -> Task[Any, Any]:
@@ -153,7 +154,9 @@ def _carry_out(
         task = _task_at(*request["place"])
         arguments = task.arguments.load(request["args"])
         send(json.dumps(BEGUN).encode())
-        running.context.home = partial(asking.home, running.context, task, running.resources)
+        running.context.home = partial(
+            asking.home, running.context, task, running.resources, request["kept"]
+        )
         running.context.shows = shows
         function, around = task.function, task.app.surroundings
         if task.steps or around.arounds:

@@ -59,10 +59,11 @@ class PipeQuestions:
             answer.set_result(message["found"])
 
     def home(
-        self, context: JobContext, task: Task[Any, Any], resources: ProcessValues
+        self, context: JobContext, task: Task[Any, Any], resources: ProcessValues, kept: str
     ) -> LoopHome | ThreadHome:
-        """Return the object through which the steps of this process' handler ask the worker."""
-        kept = task.options.audit_result
+        """Return the object through which the steps of this process' handler ask the worker. ``kept`` is the part of
+        the steps' values that the log keeps.
+        """
         calls = StepCalls(task.app.surroundings, resources, is_async=task.is_async)
         if task.is_async:
             return LoopHome(_LoopSaver(self), context, kept, calls)
@@ -85,7 +86,10 @@ class _AskingSaver:
         return await self._answer(_box, "load", first)
 
     async def save(self, _context: JobContext, records: Sequence[Saving]) -> SaveAnswer:
-        """Save entries. Return index in ``records`` → refusal, or the entry of a wait that is over."""
+        """Save entries. Return index in ``records`` → NotSaved, for each record that Redis refused.
+
+        Saved records are left out.
+        """
         return await self._answer(_refused, "save", *records)
 
     async def ask(self, _plan: Callable[[Operations], Plan[T]]) -> T:

@@ -1,32 +1,36 @@
-"""Saves again the entries of durable jobs that Redis lost before it could park the jobs.
+"""Saves again the entries of durable jobs that Redis lost before the claims of the jobs could end.
 
-A job parks after its handler has saved the entries of its waits. If a failover between the two takes entries, Redis
-answers ``behind``, and the claim stays in force. If the claim ended, the next run would repeat steps, and enqueue the
-job's children a second time.
+A job parks, fails or is given back after its handler has saved entries. If a failover has lost some of these entries in
+between, Redis answers ``behind``, and the claim stays in force. Otherwise the next run would repeat steps, and enqueue
+the job's children a second time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from rq_core.errors import QueueDamaged, RqCoreError
+from rq_core.model.durable.boxes import NOTHING_KNOWN
 from rq_core.model.table.reasons import Reason
 from rq_core.worker.execution.saver import PAUSE_S, Saver
-from rq_core.worker.settlement import Settlement
+from rq_core.worker.settlement import Settlement, to_send_again
 
 log = logging.getLogger(__name__)
 
 BEHIND: Final = "behind"
-"""The answer of Redis if it lacks entries of a job that should park."""
+"""The answer of Redis if it lacks entries of a job whose claim should end."""
 TRIES_MAX: Final = 5
-"""Maximum number of times that the entries of one claim are saved again. Then the worker gives the job back."""
+"""Maximum number of times that the entries of one claim are saved again. Then the claim ends although Redis lacks
+entries; a job that should have parked is given back."""
 
 
 class LostEntries:
-    """Saves entries again, beside the worker's turns. Calls ``on_settlement`` when a job may be parked again."""
+    """Saves entries again, beside the worker's turns. Passes a claim's settlement to ``on_settlement`` when the claim
+    may end.
+    """
 
     def __init__(self, saver: Saver, on_settlement: Callable[[Settlement], None]) -> None:
         self._saver = saver
@@ -37,20 +41,29 @@ class LostEntries:
 
     @property
     def busy(self) -> bool:
-        """Return whether entries are being saved. The claims of their jobs have no settlement meanwhile."""
+        """Return whether entries are being saved. Meanwhile, no settlement of these entries' jobs is sent."""
         return bool(self._saving)
 
-    def take(self, parks: Sequence[Settlement], outcomes: Mapping[str, str]) -> list[Settlement]:
-        """Begin to save the entries of the jobs that Redis could not park. Return the other settlements.
+    def saves_for(self, queues: Collection[str]) -> bool:
+        """Return whether entries of jobs of these queues are being saved."""
+        return any(queue in queues for queue, _, _ in self._saving)
+
+    def take(
+        self, settlements: Sequence[Settlement], outcomes: Mapping[str, str]
+    ) -> list[Settlement]:
+        """Begin to save again the entries of those jobs for which Redis has answered ``behind``. Return the settlements
+        of the other jobs.
 
         ``outcomes``: job id → the answer of Redis.
         """
         others = []
-        for each in parks:
-            claim = each.claim
+        for settlement in settlements:
+            claim = settlement.claim
             if outcomes.get(claim.id) != BEHIND:
-                others.append(each)
-            elif self._stopped:
+                others.append(settlement)
+                continue
+            (each,) = to_send_again([settlement])
+            if self._stopped:
                 self._on_settlement(_given_back(each, Reason.SHUTDOWN))
             else:
                 key = claim.queue, claim.id, claim.fence
@@ -61,33 +74,35 @@ class LostEntries:
         """Stop saving entries, and give the jobs back, because the worker ends."""
         self._stopped = True
         saving, self._saving = self._saving, {}
-        for park, task in saving.values():
+        for each, task in saving.values():
             task.cancel()
-            self._on_settlement(_given_back(park, Reason.SHUTDOWN))
+            self._on_settlement(_given_back(each, Reason.SHUTDOWN))
 
-    async def _save(self, key: tuple[str, str, str], park: Settlement) -> None:
-        facts = {"job": park.claim.id, "queue": park.claim.queue}
-        settlement = _given_back(park, Reason.STEPS_LOST)
-        if park.tries >= TRIES_MAX:
+    async def _save(self, key: tuple[str, str, str], lost: Settlement) -> None:
+        facts = {"job": lost.claim.id, "queue": lost.claim.queue}
+        settlement = _given_back(lost, Reason.STEPS_LOST)
+        if lost.tries >= TRIES_MAX:
             log.error("Redis lacks steps of a job that were saved again", extra=facts)
         else:
-            log.warning("Redis has lost steps of a job that parks; saving them again", extra=facts)
+            log.warning("Redis has lost steps of a job; saving them again", extra=facts)
             try:
-                await self._saved(park)
+                await self._saved(lost)
             except Exception:
                 log.exception("lost steps could not be saved again", extra=facts)
             else:
-                settlement = park._replace(tries=park.tries + 1)
+                settlement = lost._replace(tries=lost.tries + 1)
         if self._saving.pop(key, None) is not None:
             self._on_settlement(settlement)
 
-    async def _saved(self, park: Settlement) -> None:
-        """Save the entries. While Redis cannot store them, try again: the claim stays in force."""
-        assert park.save_again is not None
-        facts, said = {"job": park.claim.id, "queue": park.claim.queue}, False
+    async def _saved(self, lost: Settlement) -> None:
+        """Save the job's entries again. While Redis cannot store the entries, repeat the attempt: the claim stays in
+        force.
+        """
+        assert lost.save_again is not None
+        facts, said = {"job": lost.claim.id, "queue": lost.claim.queue}, False
         while True:
             try:
-                return await park.save_again(self._saver.save)
+                return await lost.save_again(self._saver.save)
             except QueueDamaged:
                 raise
             except RqCoreError as error:
@@ -99,5 +114,10 @@ class LostEntries:
             await asyncio.sleep(PAUSE_S)
 
 
-def _given_back(park: Settlement, reason: Reason) -> Settlement:
-    return park._replace(verdict="rollback", reason=reason)
+def _given_back(lost: Settlement, reason: Reason) -> Settlement:
+    """Return the settlement that ends a claim although Redis lacks entries of the job. If the job should have parked,
+    the verdict is a rollback. Otherwise it stays as it is.
+    """
+    if lost.verdict != "park":
+        return lost._replace(known=NOTHING_KNOWN)
+    return lost._replace(verdict="rollback", reason=reason, known=NOTHING_KNOWN)

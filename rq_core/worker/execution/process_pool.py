@@ -11,6 +11,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import json
+import logging
 import multiprocessing
 import os
 import signal
@@ -33,9 +34,11 @@ if TYPE_CHECKING:
     from rq_core.worker.execution.running import Running
     from rq_core.worker.execution.saver import Saver
 
+log = logging.getLogger(__name__)
+
 TELL_GRACE_S: Final = 0.5
-"""Seconds that a handler has to stop after the worker asked it to; then its process is killed. After a timeout, the
-process is killed at once."""
+"""Seconds within which a handler must stop after the worker asked it to stop; then the handler's process is killed.
+After a timeout, the process is killed at once."""
 
 END_WAIT_S: Final = 5.0
 """Seconds that idle processes may take to end on request, before they are killed."""
@@ -117,7 +120,8 @@ class IsolationPool:
     async def _heard(self, child: _Child, running: Running) -> Any:
         """Return the child's next message about its handler's run.
 
-        Until then, answer the questions of the handler's steps, and store the progress and chunks that the child sends.
+        Until this message arrives, answer the questions of the handler's steps, and store the progress and chunks that
+        the child sends.
         """
         while True:
             message = await _reply(child)
@@ -133,16 +137,23 @@ class IsolationPool:
             task.add_done_callback(self._answers.discard)
 
     async def _answer(self, child: _Child, running: Running, asked: dict[str, Any]) -> None:
-        reply: dict[str, Any] = {"answer": asked["ask"]}
+        number = asked["ask"]
         try:
             assert self._saver is not None
-            reply["found"] = await self._saver.answer(running, asked["call"], asked["args"])
+            found = await self._saver.answer(running, asked["call"], asked["args"])
+            reply = json.dumps({"answer": number, "found": found})
         except RqCoreError as error:
             facts = {k: v for k, v in error.facts.items() if isinstance(v, str | int | float)}
-            reply["error"] = [type(error).__name__, str(error), facts]
+            said = [type(error).__name__, str(error), facts]
+            reply = json.dumps({"answer": number, "error": said})
+        except Exception as error:
+            # Without an answer, the handler would wait until its timeout.
+            log.exception("a question of an isolated handler failed", extra=_facts(running))
+            said = [RqCoreError.__name__, f"{type(error).__name__}: {error}", {}]
+            reply = json.dumps({"answer": number, "error": said})
         with contextlib.suppress(OSError):  # The child has ended.
             async with child.sending:
-                await self._send(child, json.dumps(reply).encode())
+                await self._send(child, reply.encode())
 
     def has_said(self, running: Running) -> bool:
         """Return whether the handler's process has sent a message that is not read yet."""
@@ -218,6 +229,10 @@ class IsolationPool:
         self._senders.shutdown(wait=False, cancel_futures=True)
 
 
+def _facts(running: Running) -> dict[str, str]:
+    return {"job": running.context.id, "queue": running.context.queue}
+
+
 def _request(running: Running, task: Task[Any, Any], args_json: str) -> bytes:
     context = running.context
     facts = {name: getattr(context, name) for name in isolated_process.FACTS}
@@ -228,6 +243,7 @@ def _request(running: Running, task: Task[Any, Any], args_json: str) -> bytes:
         "memory": task.max_memory,
         "args": args_json,
         "keep": running.keeps,
+        "kept": running.audit_result,
         # All processes of a machine have the same monotonic clock.
         "limit": None if running.over is None else (running.timeout, running.over),
     }

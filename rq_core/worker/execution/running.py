@@ -78,6 +78,13 @@ class Running:
         """The problem of a result that has no JSON form: which part of it, and why; empty for any other result."""
 
     @property
+    def audit_result(self) -> str:
+        """The part of each step's value that the log keeps: ``digest`` or ``full``. The log keeps the same part of the
+        job's result. If the job keeps no result, the task's option counts.
+        """
+        return self.keeps or self.task.options.audit_result
+
+    @property
     def waits(self) -> str:
         """The numbers of the box entries for which the job parks, separated by commas; empty if the job does not
         park."""
@@ -91,8 +98,9 @@ class Running:
         ran_s = (self.ended or time.monotonic()) - self.started
         taken, pauses, steps = self.context.taken, self.context.pauses, self.context.steps
         known, save_again = NOTHING_KNOWN, None
-        if verdict == "park" and isinstance(self.ending, Parking):
-            known, save_again = steps.known_beside(self.ending.waits), steps.save_again
+        if steps is not None and verdict != "complete":
+            waits = self.ending.waits if isinstance(self.ending, Parking) else ()
+            known, save_again = steps.known_beside(waits), steps.save_again
         return Settlement(
             self.claim,
             verdict,

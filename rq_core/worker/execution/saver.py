@@ -24,6 +24,7 @@ from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads.box_reads import Box
 from rq_core.signals import Parking
 from rq_core.worker.execution.forks import ForkSaver
+from rq_core.worker.execution.parked_boxes import ParkedBoxes
 from rq_core.worker.execution.running import Running
 
 PAUSE_S: Final = 0.5
@@ -34,8 +35,8 @@ LEASE_PAUSE_S: Final = 0.05
 BYTES_MAX: Final = 1024 * 1024
 """Maximum number of characters of values in one call, unless a single save has more."""
 LINGER_S: Final = 0.2
-"""Seconds until a job is parked if the handler's own asyncio task does not wait: only an asyncio task that the handler
-has started waits. If a step begins or ends meanwhile, the time starts again."""
+"""Seconds until a job is parked if only an asyncio task that the handler has started waits, and not the handler's own.
+If a step begins or ends meanwhile, the time starts again."""
 T = TypeVar("T")
 End = Callable[[Running, Parking], None]
 
@@ -63,6 +64,7 @@ class Saver:
         self.client = client
         self.worker = worker
         self.lease_holds = lease_holds
+        self._parked = ParkedBoxes()
         self._waiting: dict[str, deque[tuple[Sequence[Saving], asyncio.Future[SaveAnswer]]]] = {}
         """Queue → the records that wait for the next call, for the queues with a call under way."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -77,7 +79,7 @@ class Saver:
         """
         task, context = running.task, running.context
         ends = None if task.isolation is not None else end
-        kept = task.options.audit_result
+        kept = running.audit_result
         calls = StepCalls(task.app.surroundings, resources, is_async=task.is_async)
         saver = self._saver_for(running)
         if task.is_async:
@@ -88,7 +90,7 @@ class Saver:
 
     def _saver_for(self, running: Running) -> Saves:
         """Return the saver for one claim. The box of a fork first gets the entries of its origin."""
-        return self if FORK_HEADER not in running.context.headers else ForkSaver(self, running.task)
+        return self if FORK_HEADER not in running.context.headers else ForkSaver(self, running)
 
     async def answer(self, running: Running, call: str, args: Sequence[Any]) -> Any:
         """Answer a question of an isolated handler's process. The answer has only types of JSON."""
@@ -111,13 +113,23 @@ class Saver:
 
     async def load(self, context: JobContext, first: int = 1) -> Box | None:
         """Return the entries of a job's box from number ``first`` on; None if the job's claim is not in force."""
+        parked = self._parked.take(context) if first == 1 else None
+        if parked is not None:
+            return parked
         plan = self.client.calls.reads.box(
             context.queue, context.id, context.fence, self.worker, first=first
         )
         return await self.client.run(plan)
 
+    def keep_box(self, context: JobContext) -> None:
+        """Keep the box of a job that this claim parks, for the job's next claim."""
+        box = context.steps.box_now()
+        if box is not None:
+            self._parked.keep(context, box)
+
     async def save(self, context: JobContext, records: Sequence[Saving]) -> SaveAnswer:
-        """Save entries of one job. Return index in ``records`` → refusal, or the entry of a wait that is over.
+        """Save entries of one job. Return index in ``records`` → NotSaved for a record that Redis refused, or the entry
+        of a wait or sleep that is over. All other records are left out: they are saved.
 
         The steps have happened. So if Redis cannot store the entries now, they are sent again while the lease is in
         force.
@@ -218,7 +230,8 @@ class Saves(Protocol):
         ...
 
     async def save(self, context: JobContext, records: Sequence[Saving], /) -> SaveAnswer:
-        """Save entries. Return index in ``records`` → refusal, or the entry of a wait that is over."""
+        """Save entries. Return index in ``records`` → NotSaved for a record that Redis refused, or the entry of a wait
+        or sleep that is over. All other records are left out: they are saved."""
         ...
 
 
@@ -264,9 +277,9 @@ class LoopHome(_Home):
         self._waits: dict[int, asyncio.Future[None]] = {}
         """The futures of waits and sleeps that are not over, by the entry's number."""
         self._is_awaited = False
-        """True if the handler's own task waits, and not only another task that the handler started."""
+        """True if the handler's own asyncio task waits, and not only an asyncio task that the handler has started."""
         self._calls = 0
-        """Number of calls under way."""
+        """Number of calls to Redis that the handler's steps wait for."""
         self._timer: asyncio.TimerHandle | None = None
 
     def began(self) -> Callable[[], None]:
@@ -310,7 +323,7 @@ class LoopHome(_Home):
         """Park the job if it waits, no step runs and no call is under way.
 
         The job parks at once if the handler's own asyncio task waits. Otherwise it parks after LINGER_S, because
-        another task of the handler may reach its next step.
+        another asyncio task of the handler may begin a step meanwhile.
         """
         if self._timer is not None:
             self._timer.cancel()
@@ -343,12 +356,15 @@ class LoopHome(_Home):
             return await self._saver.ask(plan)
 
     async def save(self, records: Sequence[Saving]) -> SaveAnswer:
-        """Save entries. Return index in ``records`` → refusal, or the entry of a wait that is over."""
+        """Save entries. Return index in ``records`` → NotSaved for a record that Redis refused, or the entry of a wait
+        or sleep that is over. All other records are left out: they are saved."""
         with self._calling():
-            # A handler that is cancelled meanwhile must not leave a step that has happened unsaved.
-            return await asyncio.shield(
-                asyncio.ensure_future(self._saver.save(self._context, records))
-            )
+            return await self._saver.save(self._context, records)
+
+    async def finish(self, saving: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine that saves entries. The coroutine goes on if the handler is cancelled meanwhile: a step
+        that has happened must be saved, and this run must know it."""
+        return await asyncio.shield(asyncio.ensure_future(saving))
 
     @contextlib.contextmanager
     def _calling(self) -> Iterator[None]:
@@ -418,8 +434,13 @@ class ThreadHome(_Home):
         raise why
 
     async def save(self, records: Sequence[Saving]) -> SaveAnswer:
-        """Save entries. Return index in ``records`` → refusal, or the entry of a wait that is over."""
+        """Save entries. Return index in ``records`` → NotSaved for a record that Redis refused, or the entry of a wait
+        or sleep that is over. All other records are left out: they are saved."""
         return self._wait(self._saver.save(self._context, records))
+
+    async def finish(self, saving: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine that saves entries. Nothing cancels a thread."""
+        return await saving
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:

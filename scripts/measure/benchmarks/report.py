@@ -42,6 +42,14 @@ BESIDE_COLUMNS = (
     },
 )
 """The columns of the two tables in which rq-core and its peers were measured in turn."""
+README_SENTENCES = {
+    "far_p50_ms": "With a round trip of 2 ms to Redis, a handler begins {} ms after the enqueue (p50; {})",
+    "far_drain_per_s": "and one worker drains {} jobs/s ({})",
+    "waiting_per_s": "With handlers that wait for 10 ms, and 1,000 places, it runs {} jobs/s ({})",
+    "idle_pss_mb": "An idle worker has {} MB of memory (PSS; {})",
+    "busy_pss_mb": "and a busy one {} MB ({})",
+}
+"""The parts of the sentences in README about another run, in which the queues were measured in turn."""
 NOTES = {
     "rq-core": "rq-core (log, caps, replay safety)",
     "huey": "huey (acknowledges nothing)",
@@ -50,7 +58,9 @@ NOTES = {
 
 
 README_PEERS = ("rq-core", "blitzq", "dramatiq", "rq")
-"""The rows of the table in README: rq-core, the fastest other queue, and two queues that many people know."""
+"""The rows of the first table in README: rq-core, the fastest other queue, and two queues that many people know."""
+README_FAR_PEERS = ("taskiq", "blitzq", "dramatiq", "rq")
+"""The peers in README's sentences about the other run, with a queue that is fast far from Redis, too."""
 
 
 def write(document: Mapping[str, Any]) -> list[Path]:
@@ -67,6 +77,7 @@ def write(document: Mapping[str, Any]) -> list[Path]:
         "microsecond": _stages(document),
         "peers": _peers(document),
         "far": side_by_side(document),
+        "far-short": _far_short(document),
         "peers-short": _peers(document, README_PEERS),
     }
     tables = {part: "\n".join(lines) for part, lines in parts.items()}
@@ -208,6 +219,24 @@ def side_by_side(document: Mapping[str, Any]) -> Iterator[str]:
             ("", *columns.values()),
             ((NOTES.get(name, name), *cells) for name, cells in rows.items()),
         )
+
+
+def _far_short(document: Mapping[str, Any]) -> list[str]:
+    """Return README's sentences about a Redis that is far away, handlers that wait, and memory. Each figure has those
+    of some peers behind it."""
+    run = document.get("far", document)
+    if not run.get("peers") or "far_ping_ms" not in run:
+        return []
+    said = []
+    for figure, words in README_SENTENCES.items():
+        others = ", ".join(
+            f"{name} {targets.number(run['peers'][name][figure])}"
+            for name in README_FAR_PEERS
+            if figure in run["peers"].get(name, {})
+        )
+        said.append(words.format(targets.number(run[figure]), others))
+    latency, drain, waiting, idle, busy = said
+    return [f"{latency}, {drain}. {waiting}. {idle}, {busy}."]
 
 
 def _drain(figures: Mapping[str, Any], workers: str) -> float:

@@ -17,7 +17,8 @@ the same time, so the clock of the server's process gives the time of one call. 
 the server waits for a processor.
 
 *instructions* are those of Redis under callgrind, with redis-server, for the same jobs as *cost*. They change less on a
-busy machine than times do.
+busy machine than times do. But the worker puts more or fewer jobs into a call, so one round may differ from another by
+8 %: the medians of several rounds are compared. A round before them loads the functions.
 """
 
 from __future__ import annotations
@@ -263,7 +264,7 @@ def _claimed(client: Client, job: NewJob, queue: str) -> Sequence[Claim]:
     return client.run(claims.claim(queue, WORKER, 1)).jobs
 
 
-def instructions(_engine: Engine, _jobs: int, _rounds: int) -> Iterator[Line]:
+def instructions(_engine: Engine, _jobs: int, rounds: int) -> Iterator[Line]:
     """Count Redis' instructions for a child and for a plain job, at each width."""
     with counting.serving() as server:
         stage = Stage(f"unix://{server.directory}/socket")
@@ -280,12 +281,14 @@ def instructions(_engine: Engine, _jobs: int, _rounds: int) -> Iterator[Line]:
         nothing = server.counted(lambda: None)
         for width in WIDTHS:
             jobs = max(width, 500)
-            spent = []
-            for kind in (stage.plain, stage.children):
-                work = partial(kind, jobs, width)
-                count = server.counted(lambda work=work: done(work()))  # type: ignore[misc]
-                spent.append((count - nothing) / jobs)
-            plain, child = spent
+            spent: list[list[float]] = [[], []]
+            for number in range(rounds + 1):
+                for kind, counts in zip((stage.plain, stage.children), spent, strict=True):
+                    work = partial(kind, jobs, width)
+                    count = server.counted(lambda work=work: done(work()))  # type: ignore[misc]
+                    if number:
+                        counts.append((count - nothing) / jobs)
+            plain, child = map(statistics.median, spent)
             text = f"width {width:,}: a child {child:,.0f} instructions of Redis, a plain job {plain:,.0f}: "
             yield f"{text}{child / plain:.2f} times", child <= RATIO_MAX * plain
         loop.call_soon_threadsafe(worker.stop)

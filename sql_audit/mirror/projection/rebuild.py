@@ -24,7 +24,7 @@ from sql_audit.store.schema.tables import EVENT_COLUMNS, LOST
 from sql_audit.store.storable_text import read_details
 
 JOBS: Final = 500
-"""Number of jobs that are folded again in one step."""
+"""Number of jobs whose rows are made again in one step."""
 _COLUMNS: Final = ", ".join(EVENT_COLUMNS)
 _EVENTS_OF_JOBS: Final = text(
     # Without the cast, SQLite would read all events of the queue in their order, instead of finding the jobs' events by
@@ -62,6 +62,8 @@ def refold(
 
 def events_of(connection: Connection, queue: str, ids: Sequence[str]) -> list[EventRow]:
     """Return all events of some jobs, oldest first, orphaned events included."""
+    if not ids:
+        return []  # PostgreSQL cannot compare a text with the empty list that SQLAlchemy would send.
     of_jobs = {"queue": queue, "ids": list(ids)}
     return [tuple(row) for row in connection.execute(_EVENTS_OF_JOBS, of_jobs)]
 

@@ -2,7 +2,8 @@
 
 SQL may lack events of a job up to some entry. Then only later events are applied to the job's box. If the job began
 before that entry, the box may have steps and signals without an event; the doctor reports them as unknown. If Redis
-forgot events about a box, a restore may have put back their steps and signals; the doctor accepts these, too.
+forgot events about a box, a restore may have put back the steps and signals of these events; the doctor accepts such
+steps and signals, too.
 """
 
 # ruff: noqa: S608 - a statement is joined from the schema's own names; values are bound
@@ -10,14 +11,14 @@ forgot events about a box, a restore may have put back their steps and signals; 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, text
 
 from rq_core.doctor.log import FoldedLog
-from rq_core.model.durable.box_log import BOX_EVENTS, Distrust, LoggedBox
+from rq_core.model.durable.box_log import BOX_EVENTS, LoggedBox
 from rq_core.model.durable.boxes import header_in
 from rq_core.model.events import OutboxId, Undecodable, decode
 from rq_core.model.state_line import read_job
@@ -25,32 +26,28 @@ from rq_core.model.table.machine import Event
 from rq_core.model.table.reasons import Began
 from sql_audit.mirror.possible_gaps import Places
 from sql_audit.mirror.projection.rebuild import intake_of
-from sql_audit.proof.trusted_batches import TrustedBatches
 from sql_audit.store import orphans
-from sql_audit.store.connection.database import Database
 from sql_audit.store.schema.tables import EVENT_COLUMNS
 from sql_audit.store.storable_text import clean
 
 JOBS_CHUNK: Final = 250
 """Maximum number of jobs whose events one statement reads."""
 MEMBERS_CHUNK: Final = 10_000
-"""Approximate number of entries and signals in the boxes of the jobs whose events one statement reads."""
+"""A chunk of jobs for one statement is complete when the boxes of its jobs have this many entries and signals."""
 _OF_JOBS: Final = text(
     # Without the cast, SQLite would read all events of the queue (see rebuild.py).
     f"SELECT {', '.join(EVENT_COLUMNS)} FROM job_event WHERE CAST(queue AS TEXT) = :queue AND job_id IN :ids "
     "AND type IN :types AND (epoch < :epoch OR epoch = :epoch AND seq <= :seq) ORDER BY epoch, seq, ordinal"
 ).bindparams(bindparam("ids", expanding=True), bindparam("types", expanding=True))
-_ENTRIES: Final = text(
-    "SELECT job_id, epoch, seq FROM job_event WHERE CAST(queue AS TEXT) = :queue AND job_id IN :ids "
-    "AND type IN :types"
-).bindparams(bindparam("ids", expanding=True), bindparam("types", expanding=True))
-_TYPES: Final = [*map(str, sorted({*BOX_EVENTS, Event.ENQUEUED}))]
+TYPES: Final = [*map(str, sorted({*BOX_EVENTS, Event.ENQUEUED}))]
 _BREAKS: Final = text(
     "SELECT epoch, seq FROM mirror_epoch WHERE queue = :queue AND (kind IN ('gap', 'joined') "
     f"OR kind = 'started' AND reason = '{Began.OUTBOX_LOST}')"
 )
 _NEVER: Final = OutboxId(0, -1)
 _NO_BEGINNING: Final = "the log does not have the job's beginning"
+_OF_ANOTHER_BOX: Final = "the log has events about another box of the job"
+_SIGNALS: Final = frozenset({Event.SIGNALLED, Event.SIGNAL_LOST})
 
 
 def tell_boxes(
@@ -63,8 +60,8 @@ def tell_boxes(
 ) -> None:
     """Replace the boxes in the doctor's log by boxes that are computed from the events in SQL and in the outbox.
 
-    SQL's events are used up to the entry ``position``, and the outbox's events after it. ``standing`` has the jobs'
-    state lines in Redis, by job id. For a queue without durable jobs, SQL is not read.
+    Up to the entry ``position``, the events in SQL are used; after this entry, the events in the outbox. ``standing``
+    has the jobs' state lines in Redis, by job id. For a queue without durable jobs, SQL is not read.
     """
     lives = _lives(standing, log)
     if not lives:
@@ -86,42 +83,6 @@ def tell_boxes(
         fresh = log.boxes.get(lives[job_id])
         if fresh is not None and fresh.unknown_since == _NO_BEGINNING:
             fresh.is_whole, fresh.unknown_since = True, None
-
-
-def distrust_of(database: Database, queue: str) -> Distrust:
-    """Return a function that checks the batches from which a repair would copy events about boxes.
-
-    The function returns the reasons why a repair must not copy the events about a job's box, by job id. It opens the
-    database again when it is called, because most examinations of a queue do not need it.
-    """
-
-    def distrust(jobs: Mapping[str, bool]) -> Mapping[str, str]:
-        opened = Database(database.address)
-        try:
-            with opened.snapshot() as connection:
-                batches = TrustedBatches(opened, connection, queue)
-                entries = _entries_of(connection, queue, list(jobs))
-                found = {
-                    job_id: batches.why_not(entries[job_id], to_end=is_removed)
-                    for job_id, is_removed in jobs.items()
-                }
-        finally:
-            opened.close()
-        return {job_id: why for job_id, why in found.items() if why is not None}
-
-    return distrust
-
-
-def _entries_of(
-    connection: Connection, queue: str, ids: Sequence[str]
-) -> Mapping[str, list[OutboxId]]:
-    """Return the outbox entries that have events about the jobs' boxes, by job id."""
-    found: defaultdict[str, list[OutboxId]] = defaultdict(list)
-    for begin in range(0, len(ids), JOBS_CHUNK):
-        asked = {"queue": queue, "types": _TYPES, "ids": ids[begin : begin + JOBS_CHUNK]}
-        for job_id, epoch, seq in connection.execute(_ENTRIES, asked):
-            found[job_id].append(OutboxId(epoch, seq))
-    return found
 
 
 def _lives(standing: Mapping[str, str], log: FoldedLog) -> dict[str, str]:
@@ -152,6 +113,26 @@ def chunks_of(lives: Mapping[str, str], boxes: Mapping[str, str]) -> Iterator[di
         yield chunk
 
 
+def _is_renamed(others: Collection[Event], *, has_events: bool) -> bool:
+    """Return whether Redis may have a job's box under another id than the log. In that case, a repair that believed the
+    log would delete the box's entries.
+
+    ``others`` are the types of the job's events about other boxes. ``has_events``: whether the log has events about the
+    box itself. A worker may give a box another id if the box has only signals; the log then has the signals again.
+    """
+    return not _SIGNALS.issuperset(others) or (bool(others) and not has_events)
+
+
+def _unknown(beginning: OutboxId | None, floor: OutboxId) -> str | None:
+    """Return why the log may lack events of a job that began with the entry ``beginning``; None: the log lacks none.
+
+    ``floor`` is the entry from which on the log has every event of the job.
+    """
+    if beginning is None:
+        return _NO_BEGINNING
+    return f"the log may lack events of the job before entry {floor}" if beginning < floor else None
+
+
 class _Boxes:
     """Reads the boxes of a queue's jobs from the events in SQL, up to the entry ``upto``."""
 
@@ -159,7 +140,7 @@ class _Boxes:
         of_queue = {"queue": queue}
         self._connection = connection
         self._asked = {
-            **of_queue, **upto._asdict(), "types": _TYPES,
+            **of_queue, **upto._asdict(), "types": TYPES,
         }  # fmt: skip
         self._orphaned = orphans.ranges(connection, queue)
         self._places = Places(connection, queue)
@@ -173,6 +154,7 @@ class _Boxes:
         floors = {job_id: self._floor(job_id) for job_id in lives}
         began: dict[str, OutboxId] = {}
         kept: defaultdict[str, list[tuple[str, int, Mapping[str, Any]]]] = defaultdict(list)
+        others: defaultdict[str, set[Event]] = defaultdict(set)
         for row in self._connection.execute(_OF_JOBS, self._asked | {"ids": [*lives]}):
             intake = intake_of(tuple(row))
             if intake is None or intake.event is None:
@@ -184,27 +166,28 @@ class _Boxes:
                     # Earlier events are about another job of the id.
                     began[job_id], boxes[lives[job_id]] = intake.id, LoggedBox()
                     kept.pop(lives[job_id], None)
+                    others.pop(job_id, None)
                 continue
             life, at_ms = facts["life"], intake.at_ms or 0
-            if life != lives[job_id]:
-                continue
             if is_orphaned:
-                boxes[life].allow(intake.event, at_ms, facts)
-                continue
-            kept[life].append((intake.event, at_ms, facts))
-            if intake.id >= floors[job_id]:
-                boxes[life].add(intake.event, at_ms, facts)
+                if life == lives[job_id]:
+                    boxes[life].allow(intake.event, at_ms, facts)
+            elif life != lives[job_id]:
+                others[job_id].add(intake.event)
+            else:
+                kept[life].append((intake.event, at_ms, facts))
+                if intake.id >= floors[job_id]:
+                    boxes[life].add(intake.event, at_ms, facts)
         for job_id, life in lives.items():
-            box, floor = boxes[life], floors[job_id]
+            box = boxes[life]
             if box.also:
                 for event in kept[life]:
                     box.allow(*event)
-            beginning = began.get(job_id)
-            box.is_whole = beginning is not None and beginning >= floor
-            if beginning is None:
-                box.unknown_since = _NO_BEGINNING
-            elif not box.is_whole:
-                box.unknown_since = f"the log may lack events of the job before entry {floor}"
+            is_renamed = _is_renamed(others[job_id], has_events=bool(kept[life]))
+            box.unknown_since = (
+                _OF_ANOTHER_BOX if is_renamed else _unknown(began.get(job_id), floors[job_id])
+            )
+            box.is_whole = box.unknown_since is None
         return boxes
 
     def _floor(self, job_id: str) -> OutboxId:

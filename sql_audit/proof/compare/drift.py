@@ -1,8 +1,8 @@
 """Compares the current state of Redis with SQL (invariants I7, I8, I13 and I14), for ``audit verify`` and the doctor.
 
-For I7, the mirrored entries that are still in the outbox must equal SQL's events, and no later entry may be missing.
-For the other invariants, :mod:`rq_core.doctor` compares the data. :mod:`sql_audit.proof.compare.job_histories` gives it
-SQL's history.
+For I7, the mirrored entries that are still in the outbox must equal SQL's events, and no entry may be missing in the
+outbox. For the other invariants, :mod:`rq_core.doctor` compares the data, and
+:mod:`sql_audit.proof.compare.job_histories` gives the doctor SQL's history.
 
 The queue may be busy, and the mirror may lag: :mod:`sql_audit.proof.compare.consistent_read` reads Redis and SQL in the
 state of one moment.
@@ -16,21 +16,20 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, Final
 
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import NoResultFound, SQLAlchemyError
 
 from rq_core.connections.client import Client
 from rq_core.doctor import Evidence, Finding, Kind, examined
 from rq_core.doctor.line_check import unlike
-from rq_core.doctor.log import read_log
+from rq_core.doctor.log import FoldedLog, read_log
 from rq_core.errors import AuditElsewhere, ServerUnsuitable
 from rq_core.model.events import JobRecord, OutboxId, Undecodable, decode, fold
 from rq_core.model.state_line import lines_of_jobs, read_job
 from sql_audit.errors import QueueNotMirrored, RowDamaged
 from sql_audit.mirror.intake import Intake, fingerprint, take
-from sql_audit.proof.compare import consistent_read
-from sql_audit.proof.compare.box_histories import distrust_of, tell_boxes
-from sql_audit.proof.compare.job_histories import History
+from sql_audit.proof.compare import box_histories, consistent_read, job_histories
+from sql_audit.proof.compare.trusted_rows import distrust_of, why_not_rows
 from sql_audit.proof.event_details import facts_in
 from sql_audit.proof.findings import Note, Violation
 from sql_audit.proof.result import QueueResult
@@ -46,8 +45,8 @@ REPORTED_MAX: Final = 20
 """Maximum number of differences that are reported of each invariant."""
 
 _PASSED_OVER: Final = frozenset({Kind.NO_WAKE, Kind.LOG_UNREADABLE})
-"""Kinds of findings that are not reported. NO_WAKE: while a worker claims jobs of a queue, the queue may lack a token,
-as if no worker would wake. LOG_UNREADABLE: an entry that cannot be read is in quarantine, or will be."""
+"""Kinds of findings that are not reported. NO_WAKE: while a worker claims jobs of a queue, the queue may lack a wake
+token although nothing is wrong. LOG_UNREADABLE: an entry that cannot be read is in quarantine, or will be."""
 _INVARIANTS: Final = {"id": "I14", "name": "I13"}
 """The invariant that a finding violates, by the kind of the finding's owner; I8 for other owners. (A finding of the
 kind DRIFT violates I7, whatever its owner.)"""
@@ -117,8 +116,7 @@ def compare(client: Client, database: Database, queue: str) -> tuple[list[Violat
 
 
 def unmirrored(client: Client, database: Database) -> dict[str, QueueResult]:
-    """Return a result for each queue that Redis has attached to this database although SQL does not have the queue.
-    The results are by queue.
+    """Return queue → result, for each queue that Redis has attached to this database, but that SQL does not have.
 
     Each result has a note on the cause.
     """
@@ -203,40 +201,79 @@ def _compared(database: Database, queue: str, both: consistent_read.Sides) -> Ev
     log.records.update(records)
     with database.snapshot() as connection:
         # SQL may have later entries by now than were read from Redis.
-        history = History(connection, queue, both.redis, log, both.position)
+        history = job_histories.History(connection, queue, both.redis, log, both.position)
         found += [Finding(Kind.DRIFT, says, owner=("id", "")) for says in history.tell()]
         standing = lines_of_jobs(both.redis["state"], both.redis["jobs"])
-        log.distrust = distrust_of(database, queue)
-        tell_boxes(connection, queue, both.redis, log, standing, both.position)
+        log.distrust = distrust_of(database, queue, box_histories.TYPES)
+        types = [*map(str, job_histories.TYPES)]
+        log.distrust_ends = distrust_of(database, queue, types, both.redis["results"])
+        box_histories.tell_boxes(connection, queue, both.redis, log, standing, both.position)
         for job_id in {*standing, *records}:
             unread = history.unread(job_id)
             if unread is not None:
-                record = log.records.pop(job_id, None)
-                found += _doubted(job_id, standing.get(job_id), record, unread)
-                log.doubtful.add(job_id)
+                record = log.records.get(job_id)
+                if _differs(job_id, standing.get(job_id), record):
+                    found.append(_doubted(job_id, unread))
+                _doubt(log, job_id)
+        found += _false_rows(database, connection, queue, both, log, standing)
     return Evidence(both.redis, log, found)
 
 
-def _doubted(
-    job_id: str, line: str | None, record: JobRecord | None, at: OutboxId
-) -> Iterator[Finding]:
-    """Yield a finding if a job's state line in Redis differs from the job's record in the log.
-
-    The kind of the finding is UNKNOWN: the quarantined entry ``at`` names the job, so either side may be wrong.
-    """
+def _differs(job_id: str, line: str | None, record: JobRecord | None) -> bool:
+    """Return whether a job's state line in Redis differs from the job's record in the log, or cannot be read."""
     with suppress(ValueError):
         job = None if line is None else read_job(job_id, line)
         state = None if record is None else record.state
-        if (job and job.state) is state and not (job and record and any(unlike(job, record))):
-            return
+        return (job and job.state) is not state or bool(job and record and any(unlike(job, record)))
+    return True
+
+
+def _doubted(job_id: str, at: OutboxId) -> Finding:
+    """Return the finding about a job whose state line and record differ.
+
+    Its kind is UNKNOWN: the quarantined entry ``at`` names the job, so either side may be wrong.
+    """
     says = f"job {job_id} differs between Redis and SQL, and entry {at}, which names it, is in quarantine"
-    yield Finding(Kind.UNKNOWN, says, job_id)
+    return Finding(Kind.UNKNOWN, says, job_id)
+
+
+def _false_rows(
+    database: Database,
+    connection: Connection,
+    queue: str,
+    both: consistent_read.Sides,
+    log: FoldedLog,
+    standing: Mapping[str, str],
+) -> Iterator[Finding]:
+    """Yield a finding for each job that differs between Redis and SQL, and whose row in SQL must not be believed.
+
+    The log then forgets the job's record, so that no repair uses it. A job that only SQL has is not checked: no repair
+    writes a line for it.
+    """
+    specs, alive = both.redis["jobs"], {i for i, each in log.records.items() if each.state}
+    here = standing.keys() | (alive & specs.keys()) | (alive - set(log.only_sql))
+    # A job with events between two pages of the read may differ for a moment.
+    here -= log.doubtful | log.moving
+    differing = [i for i in here if _differs(i, standing.get(i), log.records.get(i))]
+    doubts = why_not_rows(database, connection, queue, differing) if differing else {}
+    for job_id, why in doubts.items():
+        _doubt(log, job_id)
+        yield Finding(
+            Kind.LOG_DIFFERS, f"job {job_id} differs between Redis and SQL; {why}", job_id
+        )
+
+
+def _doubt(log: FoldedLog, job_id: str) -> None:
+    """Remove a job's record from the doctor's log."""
+    log.records.pop(job_id, None)
+    log.began.pop(job_id, None)
+    log.doubtful.add(job_id)
 
 
 def _stream(both: consistent_read.Sides) -> Iterator[str]:
     """Yield a sentence for each missing entry number in Redis, and for each entry that differs between Redis and SQL.
 
-    After about REPORTED_MAX differing entries, no more of these are reported.
+    After about REPORTED_MAX differing entries, further differing entries are not reported.
     """
     before: OutboxId | None = None
     reported = 0
@@ -290,7 +327,7 @@ def _said(facts: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 def _by_sql(row: EventRow, told: Intake) -> _Event:
     """Return the event in a row of SQL as a tuple to compare with Redis' event.
 
-    If Redis' event has no task or claim, those of the row are left out: the mirror took them from the job's row.
+    If Redis' event has no task or claim, the row's task or claim is left out: the mirror took it from the job's row.
     """
     columns = {"id": row[6], "claim": row[7], "task": row[9]}
     named = {name: value for name, value in columns.items() if name in told.columns}

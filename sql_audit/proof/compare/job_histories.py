@@ -1,7 +1,7 @@
 """Adds a queue's history in SQL to the doctor's log, which has only the events that are still in Redis' outbox.
 
-SQL's events are used up to the last entry that was read from Redis, then the events that only the outbox has. A line of
-``results`` is not compared if its job may have no event in the log.
+Events in SQL are used up to the last outbox entry that was read from Redis. Then come the events of outbox entries that
+SQL does not have. A line of ``results`` is not compared if the line's job may have no event in the log.
 """
 
 # ruff: noqa: S608 - a statement is joined from the schema's own names; values are bound
@@ -46,11 +46,11 @@ from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED, TICK_NAME
 from sql_audit.store.storable_text import clean
 
 TICKS_MAX: Final = 100
-"""Maximum number of events ``ticked`` that are read to find the last instant of a schedule. An event that Redis forgot
-is no such instant, nor is a run that an operator asked for."""
+"""Maximum number of events ``ticked`` that are read to find the last instant of a schedule. Among them may be events
+that Redis forgot, and events of runs that an operator asked for: these show no instant."""
 IDS_CHUNK: Final = 500
 """Maximum number of jobs whose events one statement reads."""
-_TYPES: Final = {*EFFECTS, *CLEARS} - {
+TYPES: Final = {*EFFECTS, *CLEARS} - {
     Event.RETRIED, Event.PROMOTED, Event.EDITED, Event.SETTLEMENT_REFUSED,
 }  # fmt: skip
 """Types of events that may change how a job ended, what its result is, or which job has the id."""
@@ -93,7 +93,8 @@ class History:
     """The history of a queue in SQL, for the doctor's log.
 
     ``redis`` are the queue's keys, read before SQL. ``log`` is the doctor's log with the events of the outbox.
-    ``position`` is the last entry that SQL has. Rows of later entries, and of entries that Redis forgot, are ignored.
+    ``position`` is the last entry that SQL has. Rows in SQL are ignored if their entries come after the last outbox
+    entry in ``redis``, or if Redis forgot these entries.
     """
 
     def __init__(
@@ -132,7 +133,9 @@ class History:
             log.whole, log.since, log.may_be_restored = True, self._since(), False
         results, slots = self._redis["results"], self._redis["slots"]
         holders = {holder.job_id for holder in until_instants(slots).values()} - log.began.keys()
-        gone = results.keys() - self._redis["jobs"].keys() - self._redis["state"].keys()
+        # Of an id with a value or a time and no line, the log may know the line.
+        known = results.keys() | self._redis["returned"].keys() | self._redis["kept"].keys()
+        gone = known - self._redis["jobs"].keys() - self._redis["state"].keys()
         ended = {i for i in gone if (end := self._ends.get(i)) is None or end.asked is None}
         ids = sorted(holders | ended)
         for n in range(0, len(ids), IDS_CHUNK):
@@ -143,7 +146,9 @@ class History:
             for job_id, record in lives.records.items():
                 log.records.setdefault(job_id, record)
             for job_id in filter(ended.__contains__, chunk):
-                yield from self._tell_of_end(job_id, results[job_id], lives.ends.get(job_id))
+                yield from self._tell_of_end(
+                    job_id, results.get(job_id, ""), lives.ends.get(job_id)
+                )
         for job_id in gone - ended:
             log.ends[job_id] = self._judged(job_id, self._ends[job_id])
 
@@ -169,7 +174,8 @@ class History:
     # The queue itself.
 
     def _tell_of_queue(self) -> None:
-        """Add the queue's settings and limits to the doctor's log, from the last event about each.
+        """Add the queue's settings and limits to the doctor's log, from the last event about each setting and each
+        limit.
 
         After a break in the log, a setting is unknown until its next event.
         """
@@ -244,7 +250,7 @@ class History:
         """
         found = Lives()
         asked = {
-            **self._queue, **self._upto._asdict(), "ids": [*ids], "types": [*map(str, _TYPES)],
+            **self._queue, **self._upto._asdict(), "ids": [*ids], "types": [*map(str, TYPES)],
         }  # fmt: skip
         last: dict[str, OutboxId] = {}
         for row in self._connection.execute(_OF_JOBS, asked) if ids else ():
@@ -303,7 +309,7 @@ class History:
                 yield f"id {job_id!r}: {says}; whether its id must be remembered is unknown, so it stays"
 
     def _may_lack_its_end(self, result: ResultLine, end: End) -> bool:
-        """Return whether a line of ``results`` may belong to a later job of the same id, whose end SQL lacks.
+        """Return whether a line of ``results`` may belong to a later job with the same id, whose end SQL lacks.
 
         This is so if SQL may lack events after ``end``, and the line is not older than ``end``. A line with a claim is
         as old as the claim. A line without a claim is judged by its time.

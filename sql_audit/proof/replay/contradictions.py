@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from rq_core.model.job import read_spec, spec_fault
+from rq_core.model.job import limits_fault, spec_fault
 from rq_core.model.lib.text import counted
 from rq_core.model.limits.scopes import TASK, family_of, scopes_of
 from rq_core.model.table.effects import CLAIM_ENDS
 from rq_core.model.table.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELDS
 from rq_core.model.table.machine import CLAIMED_STATES, PRIORITIES, Event, Priority, State
 from rq_core.model.unique_names import digest_of
+from sql_audit.mirror.field_types import KINDS, Check
 from sql_audit.proof.event_details import LENGTH_MAX, REMEMBERED_MAX, facts_in
 from sql_audit.proof.replay.live_job import Record
 from sql_audit.store.job_rows import EventRow
@@ -58,13 +59,10 @@ def _of_spec(spec: str, facts: Facts, task: str | None) -> Iterator[Fault]:
     """Yield the differences between a job's stored JSON and the task, limits and digest in the event."""
     # In a JSON with U+FFFD, characters that SQL cannot keep may have been replaced: its digest differs.
     digest = None if "\ufffd" in spec else facts.get("digest") or "none"
-    if wrong := spec_fault(spec, task, digest):
+    if (wrong := spec_fault(spec, task, digest)) or (
+        wrong := limits_fault(spec, facts.get("max_attempts"), facts.get("max_losses"))
+    ):
         yield "I6", wrong
-        return
-    attempts, logged = read_spec(spec).max_attempts, facts.get("max_attempts")
-    # If the JSON has no limit, the worker's task decides.
-    if attempts not in (None, logged):
-        yield "I6", f"its JSON allows {attempts} attempts, and it says {logged}"
 
 
 def _of_promoted(_: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
@@ -260,8 +258,12 @@ _ALWAYS: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.DIED: ("fence", "reason", "failures"),
     _E.ROLLED_BACK: ("fence",),
     _E.PARKED: ("fence", "waits"),
+    _E.STEP_BEGUN: ("fence", "life", "entry", "name"),
+    _E.STEP_SAVED: ("fence", "life", "entry", "name", "digest"),
     _E.SIGNALLED: ("life", "message", "name", "bytes", "digest"),
     _E.SIGNAL_LOST: ("life", "message"),
+    _E.COST_SETTLED: ("fence", "taken"),
+    _E.SCOPE_PAUSED: ("fence", "scope", "until_ms"),
     _E.LEASE_EXPIRED: ("fence", "worker", "losses", "target"),
     _E.CANCEL_REQUESTED: ("fence",),
     _E.RESTORED: ("target", *_POLICY),
@@ -282,6 +284,11 @@ _FIELDS: Final = {
     )
     for event, fields in (JOB_EVENT_FIELDS | QUEUE_EVENT_FIELDS).items()
 }
+_CHECKS: Final[Mapping[str, Mapping[str, Check]]] = {
+    str(event): {field.name: KINDS[field.name] for field in fields if field.name in KINDS}
+    for event, fields in JOB_EVENT_FIELDS.items()
+}
+"""By type of event: the mirror's checks of the fields. The mirror checks no field of an event about the queue."""
 _CLAIMED: Final = frozenset(map(str, CLAIMED_STATES))
 _NAMES_CLAIM: Final = frozenset(map(str, (*CLAIM_ENDS, Event.CANCEL_REQUESTED)))
 """The types of events whose rows have the number of the claim in force."""
@@ -311,6 +318,11 @@ def _of_event(kind: str, detail: str | None) -> Iterator[Fault]:
         for name in always:
             if name not in facts:
                 yield "I6", f"does not say {name}"
+        checks = _CHECKS.get(kind, {})
+        for name, value in facts.items():
+            check = checks.get(name)
+            if value is None or (check is not None and not check((value,))):
+                yield "I7", f"says {name} {value!r:.100}, which the mirror does not write"
     if detail is not None and not _is_as_written(facts, detail):
         yield "I7", "its JSON is not as the mirror writes it: another reader may read it otherwise"
 
@@ -344,8 +356,8 @@ def of_job(row: EventRow, record: Record) -> Iterator[Fault]:
 
 
 def of_claim(row: EventRow, facts: Facts, state: str) -> Iterator[Fault]:
-    """Yield a fault if an event begins a job, and its row has another claim number than its fields. Without a claim in
-    force, the row must have none.
+    """Yield a fault if the row of an event that begins a job has another claim number than the event's fields. Without
+    a claim in force, the row must have no claim number.
     """
     claim = row[7]
     expected = facts.get("claims") if state in _CLAIMED and "fence" in facts else None

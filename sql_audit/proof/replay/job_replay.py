@@ -17,21 +17,13 @@ from rq_core.model.table.fields import TRAITS
 from rq_core.model.table.machine import CLAIMED_STATES, TRANSITIONS, Event, State
 from rq_core.model.unique_names import read_stands
 from sql_audit.proof.event_details import facts_in
-from sql_audit.proof.replay import contradictions
+from sql_audit.proof.replay import contradictions, parked_jobs
 from sql_audit.proof.replay.contradictions import Replacing
 from sql_audit.proof.replay.held_names import HeldNames, Windows
 from sql_audit.proof.replay.holders import NOTHING, ClaimScopes, Holders, held_in
 from sql_audit.proof.replay.live_job import Entries, Record
 from sql_audit.proof.replay.log_findings import LogFindings
 from sql_audit.proof.replay.mail import Signals
-from sql_audit.proof.replay.parked_jobs import (
-    forget_box_put_back,
-    judge_park,
-    judge_wake,
-    lose,
-    send,
-    stay,
-)
 from sql_audit.proof.replay.saved_steps import judge_entry
 from sql_audit.proof.replay.schedule_ticks import ScheduleTicks
 from sql_audit.proof.replay.settled_costs import judge_cost, judge_end, judge_pause, judge_success
@@ -60,7 +52,11 @@ expires.)"""
 
 _MOST: Final = {"failures": ("failure", "max_attempts"), "losses": ("loss", "max_losses")}
 """By the counter's field: the noun for messages, and the job's field that limits the counter."""
-_RULES: Final = {**contradictions.RULES, "parked": judge_park, "woken": judge_wake}
+_RULES: Final = {
+    **contradictions.RULES,
+    "parked": parked_jobs.judge_park,
+    "woken": parked_jobs.judge_wake,
+}
 _TRAITS: Final = {field.name: str(field.line) for field in TRAITS if field.name != "name_stands"}
 """The name of each trait in a state line, by the trait's name in events."""
 
@@ -74,7 +70,7 @@ class JobReplay:
         self.names = HeldNames()
         self.windows = Windows()
         self.replacing = Replacing()
-        self.ticks = ScheduleTicks(found, self.jobs)
+        self.ticks = ScheduleTicks(found, self._beside)
         self.open = True
         """True if jobs without an event in the log may be alive."""
         self.is_paused = False
@@ -83,7 +79,7 @@ class JobReplay:
         """Number of ``baseline`` events that disagree with the log about a job's state or fence."""
         self._forgotten_boxes: set[str] = set()
         """The ids (lives) of the boxes about which Redis has forgotten events. A restore may have put back what these
-        events had written. The numbers may then differ from those that the remaining events show."""
+        events had written. The box's numbers may then differ from those that the remaining events show."""
         self._found = found
         self._judge = found.judge
         self._violated = found.violated
@@ -103,7 +99,7 @@ class JobReplay:
             "replaced": self._replaced,
             "restored": self._restored,
             "baseline": self._baseline,
-            "settlement_refused": self._compare,
+            "settlement_refused": lambda row, job_id: self._compare(row, self._beside(row, job_id)),
             "freed": self._freed,
             **dict.fromkeys(("step_begun", "step_saved", "signalled"), self._stepped),
             "signal_lost": self._signal_lost,
@@ -127,7 +123,7 @@ class JobReplay:
     # A job's life, and the claim in force.
 
     def _meet(self, row: EventRow, job_id: str) -> Record:
-        """Return the record of the job of an event that only a live job can have. Report the event if the job is not
+        """Return the record of an event's job. Only a live job can have the event: report the event if the job is not
         live.
 
         Also report an illegal transition, and a wrong task or claim number.
@@ -152,6 +148,12 @@ class JobReplay:
         self._judge(contradictions.of_job(row, record))
         return record
 
+    def _beside(self, row: EventRow, job_id: str) -> Record | None:
+        """Return the live job of an event that moves no job. Report a wrong task or claim number."""
+        if (record := self.jobs.get(job_id)) is not None:
+            self._judge(contradictions.of_job(row, record))
+        return record
+
     def _release(self, record: Record) -> None:
         listed = () if record.listed is None else record.listed.breakers
         if listed or self.holders.breakers.handled:
@@ -174,7 +176,7 @@ class JobReplay:
         self._release(record)
 
     def _begin(self, row: EventRow, job_id: str, facts: Mapping[str, Any], state: str) -> Record:
-        """Add a job in ``state``, and return it. Report a violation if a job with this id is already live."""
+        """Add a job in ``state``, and return its record. Report a violation if a job with this id is already live."""
         old = self.jobs.get(job_id)
         if old is not None:
             self._violated("I6", f"{old.state or 'alive'} -{row[4]}-> is not a transition")
@@ -219,7 +221,7 @@ class JobReplay:
         """Free a job's name, because an operator freed it, or because the job has waited past its deadline and another
         job takes the name. Report a violation if the job did not hold the name.
         """
-        name, record = facts_in(row[10])["unique_name"], self.jobs.get(job_id)
+        name, record = facts_in(row[10])["unique_name"], self._beside(row, job_id)
         holder = self.names.free(name)
         # A job that has ended may still hold its name; no baseline shows that.
         if holder != job_id and (holder is not None or (record is not None and not self.open)):
@@ -321,21 +323,23 @@ class JobReplay:
         self.replacing.add(facts_in(row[10])["by_job"], job_id)
         self._moved(row, job_id)
 
-    def _compare(self, row: EventRow, job_id: str) -> None:
+    def _compare(self, row: EventRow, record: Record | None) -> None:
         """Report contradictions between an event and the earlier events of its job."""
-        record, rule = self.jobs.get(job_id), _RULES.get(row[4])
+        rule = _RULES.get(row[4])
         if record is not None and record.waits is not None:
-            self._judge(stay(row[4], record))
+            self._judge(parked_jobs.stay(row[4], record))
         if rule is not None and record is not None:
+            if record.life in self._forgotten_boxes:
+                parked_jobs.forget_box_put_back(row, facts_in(row[10]), record)
             self._judge(rule(facts_in(row[10]), record, row))
 
     def box_forgotten(self, row: EventRow) -> None:
-        """Note the box that an orphaned event is about: Redis forgot this event."""
+        """Note the box of an orphaned event: Redis has forgotten this event about the box."""
         with suppress(KeyError, ValueError, TypeError, AttributeError, RecursionError):
             self._forgotten_boxes.add(facts_in(row[10])["life"])
 
     def _settled(self, row: EventRow, job_id: str) -> None:
-        record = self.jobs.get(job_id)
+        record = self._beside(row, job_id)
         if record is not None:
             judge = judge_cost if row[4] == Event.COST_SETTLED else judge_pause
             self._judge(judge(row, facts_in(row[10]), record, self.holders))
@@ -343,23 +347,20 @@ class JobReplay:
             self._violated("I9", "is about a claim of a job that is not alive")
 
     def _stepped(self, row: EventRow, job_id: str) -> None:
-        record = self.jobs.get(job_id)
+        record, is_sent = self._beside(row, job_id), row[4] == Event.SIGNALLED
         if record is not None:
             if self._forgotten_boxes and facts_in(row[10])["life"] in self._forgotten_boxes:
-                forget_box_put_back(row, facts_in(row[10]), record)
-            self._judge(
-                send(row, record) if row[4] == Event.SIGNALLED else judge_entry(row, record)
-            )
+                parked_jobs.forget_box_put_back(row, facts_in(row[10]), record)
+            self._judge((parked_jobs.send if is_sent else judge_entry)(row, record))
         elif not self.open:
-            sent = row[4] == Event.SIGNALLED
-            self._violated("I21" if sent else "I20", "is written, and the job is not alive")
+            self._violated("I21" if is_sent else "I20", "is written, and the job is not alive")
 
     def _signal_lost(self, row: EventRow, job_id: str) -> None:
         # Of a job that is restored, the lost signals are said before the job is there.
-        if (record := self.jobs.get(job_id)) is not None:
+        if (record := self._beside(row, job_id)) is not None:
             if facts_in(row[10])["life"] in self._forgotten_boxes:
                 record.entries = record.mail = None
-            self._judge(lose(row, record))
+            self._judge(parked_jobs.lose(row, record))
 
     # Any other event, by the table.
 
@@ -367,7 +368,7 @@ class JobReplay:
         event = Event(row[4])
         effect, facts = EFFECTS[event], facts_in(row[10])
         state = target(event, facts)
-        self._compare(row, job_id)
+        self._compare(row, self.jobs.get(job_id))
         record = self._meet(row, job_id)
         if event in CLAIM_ENDS:
             self._judge(judge_end(event, row, facts, record, self.holders))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from rq_core.model.table.fields import TRAITS
 from rq_core.model.unique_names import HELD_TO_THE_END
@@ -12,14 +12,25 @@ from sql_audit.proof.replay.mail import Signals
 _TRAITS: Final = tuple(str(field.line) for field in TRAITS if field.name != "name_stands")
 
 
-class Entries(dict[int, tuple[str, str | None]]):
-    """The steps in a durable job's box, by number. Each value is a pair: the step's name, and its digest or, if it was
-    not saved, None.
+class Saved(NamedTuple):
+    """The contents of a saved entry, as an event states them."""
+
+    digest: str | None
+    """The value's digest, or why no value is kept."""
+    size: int | None
+    """The number of bytes of the value; None: no value is kept."""
+    message: int | None
+    """The number of the signal that the entry has taken; None: none."""
+
+
+class Entries(dict[int, tuple[str, Saved | None]]):
+    """The entries of a durable job's box, by number. Each value is a pair: the entry's name, and what was saved; None:
+    the entry is only begun.
     """
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
-        """The number of the entry with each name."""
+        """The number of each entry, by the entry's name."""
 
 
 class Record:
@@ -68,12 +79,14 @@ class Record:
         self.failures: int | None = None
         self.losses: int | None = None
         self.unknown: int | None = None
-        """Number of times that a worker gave the job back because it did not know the job's task or arguments."""
+        """Number of times that a worker gave the job back because the worker did not know the job's task or
+        arguments."""
         self.max_attempts: int | None = None
         self.max_losses: int | None = None
         self.fence: str | None = None
         self.worker: str | None = None
-        """The id of the worker that holds the claim in force; None if no claim is in force, or if it is not known."""
+        """The id of the worker that holds the claim in force; None if no claim is in force, or if the worker is not
+        known."""
         self.entries: Entries | None = None
         """The entries of the job's box; None if they are not known."""
         self.mail: Signals | None = None

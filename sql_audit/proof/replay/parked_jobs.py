@@ -1,6 +1,6 @@
 """Checks the events about signals and waits of durable jobs.
 
-- I21: a job's signals have the numbers 1, 2, 3…, and waits take each at most once, in order.
+- I21: a job's signals have the numbers 1, 2, 3…, and the job's waits take each signal at most once, in order.
 - I22: a job parks only for waits and sleeps that are not over.
 - I23: a job is woken only by a signal for which it waits, or at the end of its wait.
 """
@@ -18,7 +18,7 @@ from rq_core.model.unique_names import digest_of
 from sql_audit.proof.event_details import facts_in
 from sql_audit.proof.replay.contradictions import Fault
 from sql_audit.proof.replay.live_job import Record
-from sql_audit.proof.replay.mail import WaitingEntry
+from sql_audit.proof.replay.mail import Signals, WaitingEntry
 from sql_audit.store.job_rows import EventRow
 
 Facts = Mapping[str, Any]
@@ -67,17 +67,20 @@ def _is_moved(row: EventRow, record: Record) -> bool:
     the epoch. The entries and signals of the lost box are not judged.
     """
     is_holder = record.worker is not None and row[8] == record.worker
-    return is_holder and not record.entries and _is_older(record.fence, row[1])
+    return is_holder and not record.entries and is_older(record.fence, row[1])
 
 
 def forget_box_put_back(row: EventRow, facts: Facts, record: Record) -> None:
     """Forget a box's steps and signals if the event's number of an entry or a signal is too high to be the next one.
 
-    In that case Redis has lost events about the box, and a restore has put the lost steps and signals back.
+    In that case Redis has lost events about the box, and a restore has put the lost steps and signals back. The job may
+    then park for a wait that was put back.
     """
     entries, mail, entry = record.entries, record.mail, facts.get("entry")
     message, is_sent = facts.get("message"), entry is None
-    if not is_sent and _is_older(facts.get("fence"), row[1]):
+    if row[4] == Event.PARKED:
+        entry = max(_numbers(facts["waits"]), default=0) + 1
+    if not is_sent and is_older(facts.get("fence"), row[1]):
         message = (
             None  # The worker itself may put back a wait that has taken a signal: see end_wait.
         )
@@ -107,8 +110,14 @@ def judge_value(facts: Facts, invariant: str) -> Iterator[Fault]:
 
 
 def begin_wait(row: EventRow, facts: Facts, record: Record) -> Iterator[Fault]:
-    """Apply an event ``step_begun`` to the waits of its job, and yield the event's faults. Other steps are ignored."""
+    """Apply an event ``step_begun`` to the waits of its job, and yield the event's faults. A step that is neither a
+    wait nor a sleep is ignored.
+    """
     mail, kind, until_ms = record.mail, facts.get("kind"), facts.get("until_ms")
+    if kind is None and until_ms is not None:
+        yield "I22", f"is a step, and waits until {until_ms}"
+    elif kind == "sleep" and until_ms is None:
+        yield "I22", "sleeps without end"
     if mail is None or kind is None:
         return
     if until_ms is not None and until_ms <= row[5]:
@@ -124,40 +133,17 @@ def end_wait(row: EventRow, facts: Facts, record: Record, *, is_again: bool) -> 
 
     ``is_again``: the step was saved before.
     """
-    mail, message, name = record.mail, facts.get("message"), facts["name"]
+    mail, name = record.mail, facts["name"]
     if mail is None:
         return
     waiting = mail.waits.pop(facts["entry"], None)
     if is_again:
         return
-    if message is not None:
-        is_another = message in mail.digests and (
-            mail.digests[message] != facts.get("digest")
-            or message not in mail.names.get(signal_of(name), ())
-        )
-        is_forgotten = message > mail.sent or message in mail.skipped
-        if (is_forgotten or is_another) and _is_older(facts.get("fence"), row[1]):
-            # Redis forgot the signal and the take. The worker, whose claim is older than the epoch, put the take back.
-            # Another signal may have the number since then, and waits.
-            mail.put_back(message)
-            return
-        first = mail.oldest(name)
-        if message not in mail.names.get(signal_of(name), ()):
-            yield "I21", f"takes signal {message}, which does not wait"
-            return
-        if message != first:
-            yield "I21", f"takes signal {message}, and signal {first} came before"
-        if (digest := mail.digests.pop(message)) != facts.get("digest"):
-            yield (
-                "I21",
-                f"takes signal {message} with digest {facts.get('digest')}, which was {digest}",
-            )
-        size = mail.sizes.pop(message)
-        if size != facts.get("bytes"):
-            yield "I21", f"takes signal {message} of {facts.get('bytes')} bytes, which had {size}"
-        mail.names[signal_of(name)].remove(message)
-        return
-    if facts.get("digest") == OVER and waiting is not None:
+    if facts.get("message") is not None:
+        if waiting is not None and waiting.kind != "wait":
+            yield "I21", f"takes signal {facts['message']}, and is a sleep"
+        yield from _take(row, facts, mail)
+    elif facts.get("digest") == OVER and waiting is not None:
         if waiting.until_ms is None or waiting.until_ms > row[5]:
             yield "I22", f"is over, and waits until {waiting.until_ms}"
         if waiting.kind == "wait" and (first := mail.oldest(name)) is not None:
@@ -166,18 +152,51 @@ def end_wait(row: EventRow, facts: Facts, record: Record, *, is_again: bool) -> 
         yield "I21", f"is saved without a signal, and waits as {waiting.name}"
 
 
+def _take(row: EventRow, facts: Facts, mail: Signals) -> Iterator[Fault]:
+    """Take the signal that a saved wait names, and yield the event's faults."""
+    message, name = facts["message"], facts["name"]
+    is_another = message in mail.digests and (
+        mail.digests[message] != facts.get("digest")
+        or message not in mail.names.get(signal_of(name), ())
+    )
+    is_forgotten = message > mail.sent or message in mail.skipped
+    if (is_forgotten or is_another) and is_older(facts.get("fence"), row[1]):
+        # Redis forgot the signal and the take. The worker, whose claim is older than the epoch, put the take back.
+        # Another signal may have the number since then, and waits.
+        mail.put_back(message)
+        return
+    first = mail.oldest(name)
+    if message not in mail.names.get(signal_of(name), ()):
+        yield "I21", f"takes signal {message}, which does not wait"
+        return
+    if message != first:
+        yield "I21", f"takes signal {message}, and signal {first} came before"
+    if (digest := mail.digests.pop(message)) != facts.get("digest"):
+        yield (
+            "I21",
+            f"takes signal {message} with digest {facts.get('digest')}, which was {digest}",
+        )
+    size = mail.sizes.pop(message)
+    if size != facts.get("bytes"):
+        yield "I21", f"takes signal {message} of {facts.get('bytes')} bytes, which had {size}"
+    mail.names[signal_of(name)].remove(message)
+
+
 def judge_park(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
     """Yield the faults of an event ``parked``."""
     mail, numbers = record.mail, _numbers(facts["waits"])
     if not numbers:
         yield "I22", "waits for nothing"
+    elif ",".join(map(str, sorted(set(numbers)))) != facts["waits"]:
+        says = "these are not the numbers of different entries, in order"
+        yield "I22", f"waits for {facts['waits']!r}, and {says}"
     if mail is None:
         return
     known = [mail.waits.get(each) for each in numbers]
     # A failover may take a wait before its job parks. When the worker has saved the wait again, it may be over.
-    judged = not _is_older(facts.get("fence"), row[1]) and record.entries is not None
+    judged = not is_older(facts.get("fence"), row[1]) and record.entries is not None
     for number, each in zip(numbers, known, strict=True):
-        if judged and each is None and number in (record.entries or ()):
+        if judged and each is None:
             yield "I22", f"waits for entry {number}, which is no wait or is over"
     moments = [each.until_ms for each in known if each is not None and each.until_ms is not None]
     if None not in known and facts.get("due_ms") != min(moments, default=None):
@@ -196,7 +215,7 @@ def judge_wake(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
     numbers = _numbers(record.waits)
     if cause is not None:
         waiting = mail.waits.get(cause)
-        if cause not in numbers or waiting is None:
+        if cause not in numbers or waiting is None or waiting.kind != "wait":
             yield "I23", f"is woken for entry {cause}, for which the job does not wait"
         elif mail.oldest(waiting.name) is None:
             yield (
@@ -217,7 +236,7 @@ def stay(kind: str, record: Record) -> Iterator[Fault]:
         yield "I23", "happens to a job that is parked, although its signal has come"
 
 
-def _is_older(fence: object, epoch: int) -> bool:
+def is_older(fence: object, epoch: int) -> bool:
     """Return whether the claim with this fence began before ``epoch``."""
     begun = str(fence).partition("-")[0]
     return begun.isascii() and begun.isdigit() and len(begun) < 20 and int(begun) < epoch

@@ -60,12 +60,12 @@ class Replay:
 
         - ``beginnings``: the first events of all epochs in the log, in order.
         - ``recorded``: for each entry that has rows in ``mirror_epoch``, the kinds of these rows.
-        - ``orphaned``: the recorded ranges of orphaned events, in order. A range is a pair: the entry before it, and
-          the first entry of the epoch after it. None: the ranges are computed from ``beginnings``.
-        - ``passed``: by epoch, the number of earlier entries that could not be mirrored.
+        - ``orphaned``: the recorded ranges of orphaned events, in order. A range is a pair: the last entry before the
+          range, and the first entry of the epoch after the range. None: the ranges are computed from ``beginnings``.
+        - ``passed``: by epoch, how many entries before the epoch could not be mirrored.
         - ``since_ms``: events before this time (Unix ms) are replayed, but their violations are not reported.
-        - ``pruned_to``: the cut of the last prune. Up to this entry the log has only events of the queue, and of
-          the jobs that the prune kept. Their violations are not reported until :meth:`pass_cut` is called.
+        - ``pruned_to``: the cut of the last prune. Up to this entry the log has only events of the queue, and of the
+          jobs that the prune kept. Violations by these events are not reported until :meth:`pass_cut` is called.
         """
         self.queue = queue
         self.since_ms = since_ms
@@ -144,6 +144,8 @@ class Replay:
                 found.forgotten += 1
                 self._pass_orphan(row)
                 continue
+            if not row[8] and row[4] != QUARANTINED:
+                found.violated("I6", "names no actor")
             if row[4] not in _OF_JOBS:
                 judge(contradictions.of_queue(row))
             elif row[6] is None:
@@ -177,10 +179,9 @@ class Replay:
             )
 
     def _pass_time(self, row: EventRow) -> None:
-        """Judge the pauses of scopes that could be judged only with the next entry. ``row`` is the first row of this
-        entry.
+        """Judge the pauses that could be judged only with the entry after them. ``row`` is the first row of that entry.
 
-        If Redis' clock went back before this entry, forget how much of each rate is in use.
+        If Redis' clock went back before that entry, forget how much of each rate is in use.
         """
         if self._first_row and row[5] < self._first_row[5]:
             self._found.clock_went_back(self._first_row)
@@ -291,7 +292,7 @@ class Replay:
             self._live.box_forgotten(row)
 
     def _forgotten_epoch(self, row: EventRow) -> None:
-        """Record the loss that is shown by the beginning of an epoch which Redis itself forgot later."""
+        """Record the loss before an epoch that Redis itself forgot later. The epoch's first event shows the loss."""
         if self._before is not None and facts_in(row[10])["reason"] != "attached":
             says = "Redis went on with another history, which it forgot later"
             says = f"{says}: what followed {self._before}, if anything, is lost"
@@ -363,9 +364,6 @@ class Replay:
 
     def _pause_changed(self, row: EventRow, _: str) -> None:
         facts = facts_in(row[10])
-        if not row[8]:
-            says = f"changes the pause of {facts['scope']}, and names no operator"
-            self._found.violated("I6", says)
         if facts.get("until_ms") is None:
             self.holders.resume(facts["scope"])
             return
@@ -392,8 +390,9 @@ class Replay:
 
 
 def _whose(facts: Mapping[str, Any]) -> str:
-    """Return a phrase that says which server has had the queue since an epoch began. ``facts`` are from its first
-    event."""
+    """Return a phrase that says which server has had the queue since an epoch began. ``facts`` are the fields of the
+    epoch's first event.
+    """
     match facts.get("went_on"):
         case True:
             return "a replica took the primary's place, or the primary was restarted"

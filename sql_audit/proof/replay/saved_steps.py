@@ -17,8 +17,8 @@ from rq_core.model.durable.tries import NO_BASE, Base
 from rq_core.model.table.machine import CLAIMED_STATES, Event
 from sql_audit.proof.event_details import facts_in
 from sql_audit.proof.replay.contradictions import Fault
-from sql_audit.proof.replay.live_job import Record
-from sql_audit.proof.replay.parked_jobs import begin_wait, end_wait, judge_value
+from sql_audit.proof.replay.live_job import Record, Saved
+from sql_audit.proof.replay.parked_jobs import begin_wait, end_wait, is_older, judge_value
 from sql_audit.store.job_rows import EventRow
 
 _NAME: Final = re.compile(NAME_PATTERN)
@@ -44,23 +44,52 @@ def judge_entry(row: EventRow, record: Record) -> Iterator[Fault]:
         yield "I20", f"is entry {entry}, the one before was {len(entries)}"
         record.entries = None
         return
-    saved = (name, facts.get("digest")) if row[4] == Event.STEP_SAVED else (name, None)
-    before = entries.get(entry)
-    if before is not None and before[0] != name:
-        yield "I20", f"is entry {entry} of {name!r}, which was {before[0]!r}"
-    elif before is not None and before[1] is not None and before != saved and saved[1] is not None:
-        yield "I20", f"saves {name!r} with digest {saved[1]}, which was {before[1]}"
-    if before is None:
+    saved, before = _saved_in(row, facts), entries.get(entry)
+    if before is not None:
+        yield from _judge_again(row, facts, saved, *before)
+    else:
         number = entries.numbers.setdefault(name, entry)
         if number != entry:
             yield "I20", f"is entry {entry} of {name!r}, which is entry {number}"
-    if before is None or saved[1] is not None:
-        entries[entry] = saved
-    if row[4] == Event.STEP_SAVED:
+    if before is None or saved is not None:
+        entries[entry] = name, saved
+    if saved is not None:
         is_again = before is not None and before[1] is not None
         yield from end_wait(row, facts, record, is_again=is_again)
     else:
         yield from begin_wait(row, facts, record)
+
+
+def _saved_in(row: EventRow, facts: Mapping[str, Any]) -> Saved | None:
+    """Return what an event says of its saved entry; None if the entry is only begun."""
+    if row[4] != Event.STEP_SAVED:
+        return None
+    return Saved(facts.get("digest"), facts.get("bytes"), facts.get("message"))
+
+
+def _judge_again(
+    row: EventRow, facts: Mapping[str, Any], saved: Saved | None, name: str, before: Saved | None
+) -> Iterator[Fault]:
+    """Yield a fault if an event is about an entry that is in the box, and does not save what was begun before.
+
+    ``name`` and ``before`` are the entry's name and what was saved in it before; None: it was only begun.
+    """
+    if facts["name"] != name:
+        yield "I20", f"is entry {facts['entry']} of {facts['name']!r}, which was {name!r}"
+    elif saved is not None and before is not None and saved != before:
+        yield "I20", f"saves {name!r} {_difference(saved, before)}"
+    elif (saved is None or before is not None) and not is_older(facts.get("fence"), row[1]):
+        # Redis writes an entry once. Only a failover takes entries, and the claim is then older than the epoch.
+        yield "I20", f"is {'saved' if saved else 'begun'} a second time"
+
+
+def _difference(now: Saved, before: Saved) -> str:
+    """Return the first difference between two saves of one entry, as the end of a sentence."""
+    if now.digest != before.digest:
+        return f"with digest {now.digest}, which was {before.digest}"
+    if now.size != before.size:
+        return f"with {now.size or 'no'} bytes, which had {before.size or 'none'}"
+    return f"from signal {now.message or 'none'}, which was from {before.message or 'none'}"
 
 
 def _written_under(row: EventRow, facts: Mapping[str, Any], record: Record) -> Iterator[Fault]:
@@ -80,7 +109,8 @@ def _written_under(row: EventRow, facts: Mapping[str, Any], record: Record) -> I
 
 
 def _base(said: str | None, record: Record) -> Iterator[Fault]:
-    """Set the job's base: the numbers of failures and losses up to its last saved step. They no longer count.
+    """Set the job's base: the numbers of failures and losses up to its last saved step. These failures and losses no
+    longer count.
 
     Yield a fault if the event's numbers differ from the log's.
     """

@@ -5,7 +5,7 @@ The replay of a schedule begins with its first event in the log, even if earlier
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from rq_core.model.schedule import job_digest
@@ -37,9 +37,12 @@ class _Schedule(NamedTuple):
 class ScheduleTicks:
     """The schedules of a queue after the events so far, and the next instant of each."""
 
-    def __init__(self, found: LogFindings, jobs: Mapping[str, Record]) -> None:
+    def __init__(
+        self, found: LogFindings, live_job: Callable[[EventRow, str], Record | None]
+    ) -> None:
+        """``live_job`` returns the live job of an event, and reports a wrong task or claim number in its row."""
         self._violated = found.violated
-        self._jobs = jobs
+        self._live_job = live_job
         self._schedules: dict[str, _Schedule] = {}
         self._asked_for: set[str] = set()
         """Ids of the jobs of runs that operators asked for. A run and an instant of the same schedule may have the
@@ -88,7 +91,7 @@ class ScheduleTicks:
             self._violated("I15", f"happens {facts['due_ms'] - row[5]} ms before it is due")
         if outcome not in _OUTCOMES:
             self._violated("I15", f"has the unknown outcome {outcome}")
-        record = self._jobs.get(job_id)
+        record = self._live_job(row, job_id)
         is_new = record is not None and not record.claims
         if outcome in _ENQUEUED and not is_new:
             self._violated("I15", f"is {outcome}, and its job was not enqueued")

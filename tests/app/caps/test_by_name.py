@@ -29,7 +29,7 @@ async def test_a_job_that_is_enqueued_by_name_gets_the_scopes_of_its_task(
     await other.aclose()
 
 
-async def test_enqueue_async_by_name_does_not_use_the_blocking_client(
+async def test_enqueue_async_by_name_reads_the_policy_without_the_blocking_client(
     app: App, other: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app.task(queue="mail", caps=[Cap(1, per="tenant")])(send)

@@ -49,7 +49,7 @@ def test_registering_a_task_without_caps_clears_its_policy(app: App, redis_url: 
     assert app.client.run(app.client.calls.caps.policy("mail", "send")) == '{"scopes":[]}'
 
 
-def test_a_claim_respects_the_cap_of_the_task_and_of_the_key(app: App) -> None:
+def test_a_claim_respects_both_the_cap_of_a_task_and_the_cap_of_a_key(app: App) -> None:
     task = app.task(queue="mail", caps=[Cap(2), Cap(1, per="tenant")])(send)
     app.apply_settings()
     for tenant in ("a", "a", "b", "c"):

@@ -69,7 +69,7 @@ def test_set_cap_with_the_value_code_restores_the_limit_of_the_newer_code(
     assert app.client.run(app.client.calls.caps.stored("mail"))["task=send"].limit == Limit(2)
 
 
-def test_set_cap_with_the_value_code_gives_a_key_the_limit_of_its_family(app: App) -> None:
+def test_set_cap_with_the_value_code_removes_the_limit_of_one_key(app: App) -> None:
     task = app.task(queue="mail", caps=[Cap(2, per="tenant")])(send)
     app.apply_settings()
     app.set_cap("mail", "send.tenant=a", 0)
@@ -221,7 +221,7 @@ def test_set_cap_accepts_a_scope_that_only_a_registered_policy_names(app: App, o
     assert other.set_cap("mail", "tenant=acme", 5).limit == Limit(5)
 
 
-def test_set_cap_reads_a_plain_number_for_a_rate_as_jobs_per_window(app: App) -> None:
+def test_set_cap_for_a_rate_reads_a_plain_number_as_the_number_of_jobs_per_window(app: App) -> None:
     app.task(queue="mail", caps=[Rate(10, per_seconds=60, per="tenant", name="tenant", burst=4)])(
         send
     )

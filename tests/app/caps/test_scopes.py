@@ -37,7 +37,7 @@ async def test_app_caps_shows_the_numbers_of_holders_and_of_waiting_jobs(app: Ap
     await app.aclose()
 
 
-def test_app_caps_lists_many_keys_in_bounded_steps(app: App) -> None:
+def test_app_caps_lists_all_scopes_of_a_family_with_many_keys(app: App) -> None:
     task = app.task(queue="mail", caps=[Cap(1, per="tenant", name="k")])(send)
     app.apply_settings()
     app.enqueue_many(task.job(f"t{n:04}") for n in range(1_200) for _ in range(2))

@@ -14,7 +14,7 @@ from rq_core.protocol.calls import claims
 from sql_audit.mirror.redis_access import Outbox
 from sql_audit.mirror.service import Service
 from sql_audit.store.connection.database import Database
-from sql_audit.store.migrate import ensure_schema
+from tests.kit.schemas import lay_schema
 
 QUEUE = "notes"
 
@@ -34,7 +34,7 @@ def note(n: int = 0) -> int:
 def audited(app: App, sqlite_url: str) -> Iterator[Callable[[], Any]]:
     """Give the app an audit database. Yield a function that mirrors the new events of the app's queue."""
     database = Database(sqlite_url)
-    ensure_schema(database)
+    lay_schema(database)
     app.audit_url = sqlite_url
 
     def mirror() -> Any:

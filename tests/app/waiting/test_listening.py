@@ -131,7 +131,7 @@ KEPT = {
 
 @pytest.mark.usefixtures("rare")
 @pytest.mark.parametrize("how", ENDS)
-def test_a_message_of_each_kind_of_end_wakes_the_caller_that_waits(app: App, how: str) -> None:
+def test_each_kind_of_end_sends_a_message_that_wakes_a_waiting_caller(app: App, how: str) -> None:
     end, kind = ENDS[how]
     task = app.tasks["note"]
     if how == "replaced":
@@ -170,7 +170,7 @@ def test_a_thousand_waits_share_one_subscribed_connection_and_leave_no_subscript
 
 
 @pytest.mark.usefixtures("rare")
-def test_a_listener_whose_connection_was_killed_subscribes_again_and_checks_all_awaited_jobs(
+def test_a_listener_whose_connection_was_killed_subscribes_again_and_checks_every_awaited_job(
     app: App, control: Any
 ) -> None:
     """Checks a job that ends while the listener has no subscription. The wait ends when the listener subscribes
@@ -311,7 +311,7 @@ def test_a_wait_polls_a_server_that_does_not_speak_resp3(
 
 
 @pytest.mark.usefixtures("rare")
-def test_each_of_several_waits_that_begin_at_once_wakes_the_wait_thread(app: App) -> None:
+def test_each_of_several_waits_that_begin_together_wakes_the_wait_thread(app: App) -> None:
     """Checks the second of two waits. Without a wake-up, the thread would sleep until its next poll."""
     task = app.tasks["note"]
     in_thread(task.enqueue(0), app)
@@ -326,7 +326,7 @@ def test_each_of_several_waits_that_begin_at_once_wakes_the_wait_thread(app: App
 
 
 @pytest.mark.usefixtures("rare")
-def test_a_wait_after_an_error_of_the_wait_thread_starts_a_new_thread(
+def test_the_next_wait_starts_a_new_wait_thread_after_an_error_ended_the_last_one(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Checks that later waits are polled as before."""
@@ -353,7 +353,7 @@ def test_a_wait_after_an_error_of_the_wait_thread_starts_a_new_thread(
 
 
 @pytest.mark.usefixtures("rare")
-def test_a_message_that_arrives_during_an_unsubscribe_ends_its_wait(
+def test_a_message_that_arrives_during_an_unsubscribe_of_another_queue_ends_its_wait(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks a message that the thread reads together with the answer to its unsubscribe."""
@@ -408,7 +408,7 @@ def test_the_command_that_grants_a_missing_right_includes_the_apps_prefix(
     assert "`rq-core acl producer --prefix mine` prints" in caplog.text
 
 
-def test_an_end_without_subscribers_is_not_logged_as_a_missing_right(
+def test_the_end_of_a_job_without_subscribers_is_not_logged_as_a_missing_right(
     app: App, control: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks a wait whose subscription Redis has forgotten, as after a long suspension of the process."""

@@ -33,7 +33,7 @@ def test_a_wait_returns_the_outcome_in_the_log_after_redis_lost_everything(
     assert Succeeded is type(handle.wait(5))
 
 
-def test_a_wait_for_a_job_that_the_log_lacks_returns_gone_at_once(
+def test_a_wait_for_a_job_that_neither_redis_nor_the_log_has_returns_gone_at_once(
     app: App, audited: Mirror
 ) -> None:
     app.client.run(app.client.calls.delivery.ask([["FLUSHALL"]]))
@@ -42,7 +42,7 @@ def test_a_wait_for_a_job_that_the_log_lacks_returns_gone_at_once(
     assert Gone is type(app.handle_by_id("unheard-of", "never").wait(5))
 
 
-def test_the_log_gives_the_outcome_of_a_job_whose_id_was_used_again(
+def test_the_log_still_gives_the_outcome_of_an_earlier_job_whose_id_was_used_again(
     app: App, audited: Mirror, sqlite_url: str
 ) -> None:
     """Checks an id whose row in SQL is about a later job. The later job still lives, or has another outcome."""
@@ -64,7 +64,7 @@ def test_the_log_gives_the_outcome_of_a_job_whose_id_was_used_again(
     assert [Succeeded, Succeeded, Failed] == [type(each["again"]) for each in (alive, dead, later)]
 
 
-def test_a_wait_reads_the_outcomes_of_more_jobs_than_one_statement_takes(
+def test_a_wait_reads_the_outcomes_of_more_jobs_from_the_log_than_one_statement_can_name(
     audited: Mirror, sqlite_url: str
 ) -> None:
     """Checks a wait that needs three statements. A statement has at most IDS_CHUNK ids, fewer than the 65,535

@@ -109,7 +109,7 @@ def test_the_log_keeps_the_result_of_the_first_of_two_jobs_with_one_id(
     assert "not_kept" == second.missing  # type: ignore[attr-defined]
 
 
-def test_a_result_of_a_reused_id_is_read_as_the_type_of_its_own_task(
+def test_the_result_of_a_job_with_a_reused_id_is_read_as_the_type_of_its_own_task(
     app: App, audited: Mirror, task: Any, sqlite_url: str
 ) -> None:
     """Checks an id that two tasks used. Each result is read as the result type of its own task."""
@@ -130,7 +130,7 @@ def test_a_result_of_a_reused_id_is_read_as_the_type_of_its_own_task(
     assert [Kept("[3.5]", "total")] * 2 == [alive.kept, ended.kept]  # type: ignore[attr-defined]
 
 
-def test_a_wait_for_a_result_waits_until_the_mirror_has_copied_the_end(
+def test_a_wait_for_a_result_that_only_the_log_has_continues_until_the_mirror_has_copied_it(
     app: App, audited: Mirror, task: Any
 ) -> None:
     handle = task.enqueue(3)
@@ -163,7 +163,7 @@ def test_the_option_audit_result_full_needs_the_option_keep_result(app: App) -> 
     plain.with_options(audit_result="full", keep_result=60)
 
 
-def test_a_handle_reports_the_end_of_a_remembered_job_before_the_mirror_does(
+def test_a_handle_reports_the_end_of_a_job_that_keeps_its_result_before_the_mirror_has_copied_it(
     app: App, audited: Mirror, task: Any
 ) -> None:
     """Checks that the handle does not report "gone" meanwhile."""

@@ -115,7 +115,7 @@ def test_a_wait_ends_when_its_job_expires(app: App, audited: Mirror) -> None:
     assert Expired(handle.id) == waiting.result(LONG_S)
 
 
-def test_a_wait_for_a_replaced_job_names_its_replacement(app: App, audited: Mirror) -> None:
+def test_a_wait_for_a_replaced_job_returns_the_id_of_the_new_job(app: App, audited: Mirror) -> None:
     task = app.task(queue=QUEUE, name="one", unique=Unique(on_duplicate="replace"))(note)
     old = task.enqueue(1)
     waiting = meanwhile(old, LONG_S)
@@ -160,7 +160,9 @@ def test_the_error_for_a_result_that_was_not_kept_names_the_option_keep_result(
     succeeds(app, handle)
     audited()
 
-    with pytest.raises(ResultUnavailable, match="keep_result=True") as caught:
+    with pytest.raises(
+        ResultUnavailable, match=r"the task has no keep_result, or no worker .*keep_result=True"
+    ) as caught:
         handle.wait(LONG_S).value  # noqa: B018 - it raises
 
     assert "not_kept" == caught.value.reason  # type: ignore[attr-defined]
@@ -185,7 +187,7 @@ def test_a_wait_with_a_timeout_of_0_checks_the_job_once(app: App) -> None:
     assert Failed is type(handle.wait(0))
 
 
-def test_a_handle_keeps_the_outcome_that_it_returned(app: App) -> None:
+def test_a_handle_that_returned_an_outcome_returns_the_same_outcome_again(app: App) -> None:
     handle = app.tasks["note"].enqueue(1)
     dies(app, handle)
     outcome = handle.wait(LONG_S)
@@ -209,7 +211,7 @@ def test_a_wait_continues_until_the_mirror_has_copied_the_end(app: App, audited:
     assert Succeeded(handle.id) == waiting.result(LONG_S)
 
 
-def test_a_wait_for_a_reused_id_returns_the_outcome_of_the_later_job(
+def test_a_wait_for_a_job_with_a_reused_id_returns_the_outcome_of_that_job(
     app: App, audited: Mirror
 ) -> None:
     """Checks that the wait reads the log only when the log has the end of the second job."""
@@ -252,7 +254,7 @@ def test_a_thousand_waits_share_one_connection(app: App, redis_server: RedisServ
     assert seen in ([2], [3])
 
 
-def test_as_completed_polls_the_first_of_many_jobs_early(
+def test_as_completed_polls_the_first_jobs_before_all_jobs_are_registered(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks more than twice TOGETHER_MAX jobs. The first poll comes as soon as TOGETHER_MAX jobs are registered."""
@@ -315,7 +317,7 @@ async def test_async_waits_do_not_block_the_event_loop(app: App) -> None:
     assert [handle.id for handle in handles] == [outcome.id for outcome in outcomes]
 
 
-async def test_a_cancelled_wait_does_not_check_its_job_again(app: App) -> None:
+async def test_a_cancelled_wait_does_not_poll_its_job_again(app: App) -> None:
     handle = await app.tasks["note"].enqueue_async(1)
     waiting = asyncio.create_task(handle.wait_async(LONG_S))
     await asyncio.sleep(0)
@@ -364,7 +366,7 @@ def test_enqueue_many_returns_a_handle_for_each_new_or_existing_job(app: App) ->
     assert {known.id, *accepted.ids} == {job_id for job_id, _, _ in told}
 
 
-def test_a_wait_in_a_handler_is_refused_unless_the_caller_allows_it(app: App) -> None:
+def test_a_wait_in_a_handler_is_refused_without_allow_in_handler(app: App) -> None:
     handle = app.tasks["note"].enqueue(1)
     dies(app, handle)
     with testing.job_running():
@@ -476,7 +478,7 @@ def test_the_timeout_error_of_a_wait_names_an_unreachable_server(
         assert time.monotonic() - began < 5
 
 
-async def test_closing_the_app_does_not_end_a_wait_that_begins_right_afterwards(app: App) -> None:
+async def test_closing_the_app_does_not_end_a_wait_that_begins_after_the_close(app: App) -> None:
     """Checks a wait that begins while the thread of earlier waits still ends."""
     handle = await app.tasks["note"].enqueue_async(1)
     for _ in range(20):
@@ -489,7 +491,7 @@ async def test_closing_the_app_does_not_end_a_wait_that_begins_right_afterwards(
     await app.aclose()
 
 
-def test_a_wait_starts_the_wait_thread_after_an_earlier_start_failed(
+def test_a_wait_can_start_the_wait_thread_although_an_earlier_start_failed(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks that a later wait starts another thread."""
@@ -510,7 +512,7 @@ def test_a_wait_starts_the_wait_thread_after_an_earlier_start_failed(
     assert Failed is type(handle.wait(LONG_S))
 
 
-def test_a_wait_thread_whose_start_was_interrupted_ends(
+def test_a_wait_thread_ends_if_a_keyboard_interrupt_arrived_while_it_was_started(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks also that a later close of the app ends the waits of the next thread."""
@@ -591,7 +593,9 @@ def test_the_method_result_is_refused_at_once_for_a_task_without_keep_result(
     assert "keep_result=True" in str(raised.value)
 
 
-def test_a_value_that_redis_lost_is_reported_as_lost(app: App, redis_server: RedisServer) -> None:
+def test_a_result_value_that_redis_lost_is_reported_as_lost(
+    app: App, redis_server: RedisServer
+) -> None:
     handle = app.tasks["note"].with_options(keep_result=True).enqueue(1)
     succeed(app, *take(app), values={1: pack_result("1")})
     with redis_server.client() as control:
@@ -604,7 +608,7 @@ def test_a_value_that_redis_lost_is_reported_as_lost(app: App, redis_server: Red
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), ZeroDivisionError()])
-def test_a_kept_result_that_the_callers_validator_refuses_is_missing_as_not_json(
+def test_a_kept_result_that_the_validator_of_the_task_refuses_is_reported_as_not_json(
     app: App, error: Exception
 ) -> None:
     def refuse(_: int) -> int:

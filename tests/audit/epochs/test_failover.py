@@ -137,6 +137,7 @@ def test_the_mirror_notices_a_double_failover_on_open_connections(
     assert result.orphans == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["the mirror", "a producer", "a producer at the same moment"])
 def test_a_promoted_server_with_a_slow_clock_begins_a_later_epoch(
     start_redis: Callable[..., RedisServer], database: Database, who: str

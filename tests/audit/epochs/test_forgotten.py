@@ -137,7 +137,7 @@ def test_a_restart_from_an_old_snapshot_orphans_the_later_events(
     assert (history[0].type, history[0].orphaned) == ("enqueued", True)
 
 
-def test_a_snapshot_older_than_the_mirror_orphans_the_whole_log(
+def test_loading_a_snapshot_older_than_all_mirrored_events_orphans_the_whole_log(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()
@@ -208,7 +208,7 @@ def test_a_truncated_append_only_file_orphans_exactly_the_missing_events(
 
 
 @pytest.mark.parametrize("goes_on", ["the same mirror", "another"])
-def test_a_mirror_that_redis_forgot_attaches_again_though_its_first_try_failed(
+def test_a_mirror_whose_attachment_redis_forgot_attaches_again_after_a_failed_attempt(
     start_redis: Callable[..., RedisServer], database: Database, goes_on: str
 ) -> None:
     """Checks a Redis that loads a snapshot from before the mirror attached the queue.
@@ -244,7 +244,7 @@ def test_a_mirror_that_redis_forgot_attaches_again_though_its_first_try_failed(
     assert states(database) == {"a": "ready", "b": "ready"}
 
 
-def test_verify_reports_a_loss_whose_epoch_redis_has_forgotten(
+def test_verify_reports_a_loss_that_left_no_trace_in_redis(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """Checks a Redis that loads the same old state twice. That state has no trace of the first loss."""

@@ -156,7 +156,7 @@ def test_a_deleted_queue_agrees_with_its_log(
     assert found_by(doctor(server, database)) == []
 
 
-def test_the_verdict_is_unknown_for_a_queue_that_was_deleted_only_from_sql(
+def test_the_verdict_is_unknown_for_a_queue_whose_rows_were_deleted_only_from_sql(
     server: RedisServer, client: Client, database: Database
 ) -> None:
     """Checks a queue whose rows were deleted from SQL. Redis still knows how far the mirror has trimmed its outbox."""

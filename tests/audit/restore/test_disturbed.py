@@ -32,7 +32,7 @@ from tests.kit.agreement import assert_agree, drain
 from tests.kit.fleet import QUEUE
 
 
-def test_restore_logs_a_job_whose_keys_were_deleted_by_hand_as_gone(
+def test_restore_logs_a_baseline_event_for_a_job_whose_keys_were_deleted_by_hand(
     client: Client, database: Database
 ) -> None:
     """Checks deleted keys in an epoch that continues. The log still shows the job as alive."""
@@ -85,7 +85,7 @@ def test_restore_waits_for_the_mirror_and_raises_mirror_behind(
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_restore_notices_that_redis_is_empty_without_help_of_a_mirror(
+def test_restore_notices_by_itself_that_redis_was_emptied(
     client: Client, database: Database, redis_url: str
 ) -> None:
     """Checks a restore that is the first client to reach Redis after the loss, while a mirror runs."""

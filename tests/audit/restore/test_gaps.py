@@ -143,7 +143,7 @@ def _dies_after_commit():  # type: ignore[no-untyped-def]
     return die
 
 
-def test_a_restarted_mirror_asks_for_the_baseline_after_a_gap(
+def test_a_mirror_that_was_restarted_after_a_gap_asks_for_the_missing_baseline(
     client: Client, database: Database
 ) -> None:
     client.run(client.calls.enqueue.many([job(each) for each in FINISHED]))

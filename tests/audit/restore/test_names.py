@@ -55,7 +55,7 @@ def lose_all(client: Client, database: Database) -> None:
 
 @every_rule
 @pytest.mark.parametrize("ran", [False, True])
-def test_restore_lists_a_lost_job_whose_name_another_job_took(
+def test_restore_lists_a_lost_job_whose_unique_name_another_job_has_taken(
     client: Client, database: Database, rule: str, ran: bool
 ) -> None:
     """Checks that the lost job does not run. A producer has enqueued another job under the same name after the loss."""
@@ -76,7 +76,9 @@ def test_restore_lists_a_lost_job_whose_name_another_job_took(
 
 
 @every_rule
-def test_a_restored_job_holds_its_name_again(client: Client, database: Database, rule: str) -> None:
+def test_a_restored_job_holds_its_unique_name_again(
+    client: Client, database: Database, rule: str
+) -> None:
     enqueue(client, "lost", rule)
     lose_all(client, database)
 
@@ -224,7 +226,7 @@ def test_a_throttle_window_is_in_force_after_a_restore(
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_a_window_of_a_name_that_a_failover_forgot_is_restored(
+def test_restore_puts_back_the_window_of_a_name_that_a_failover_lost(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     pair = Pair(start_redis)

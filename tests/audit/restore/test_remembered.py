@@ -92,7 +92,7 @@ def test_restore_skips_a_job_that_a_producer_enqueued_again_after_a_failover(
         assert sorted(["order-42", "plain"]) == sorted(run_all(new))
 
 
-def test_a_job_whose_end_redis_forgot_is_remembered_and_does_not_run_again(
+def test_a_job_whose_end_a_failover_lost_is_remembered_and_does_not_run_again(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """Checks two ended jobs after a failover. On the promoted replica one job is still alive, and the other is
@@ -185,7 +185,7 @@ def test_remembered_ids_from_before_the_queue_was_deleted_are_not_restored(
     assert {"since"} == results(client).keys()
 
 
-def test_an_id_is_remembered_again_after_a_second_loss(
+def test_restore_remembers_an_id_again_after_a_second_loss(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """Checks a job that the first restore removed. Its end is only in the events that the first failover lost."""

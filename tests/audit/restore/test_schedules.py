@@ -142,7 +142,7 @@ def test_restore_removes_a_schedule_again_if_redis_lost_its_removal(scene: Scene
     assert {} == scene.lost()
 
 
-def test_restore_does_not_restore_a_schedule_that_an_operator_has_released_to_the_code(
+def test_restore_does_not_bring_back_a_live_rule_that_an_operator_has_released(
     scene: Scene,
 ) -> None:
     scene.declare()
@@ -155,7 +155,7 @@ def test_restore_does_not_restore_a_schedule_that_an_operator_has_released_to_th
     assert {} == scene.lost()
 
 
-def test_restore_leaves_out_a_schedule_whose_job_the_log_lacks(
+def test_restore_leaves_out_a_schedule_if_the_log_lacks_the_arguments_of_its_job(
     scene: Scene,
 ) -> None:
     scene.put("secret", spec_max=0)
@@ -175,7 +175,9 @@ def test_restore_leaves_out_a_schedule_whose_job_the_log_lacks(
     assert {} == scene.stored()
 
 
-def test_restore_needs_no_logged_arguments_of_a_job_that_redis_still_has(scene: Scene) -> None:
+def test_restore_puts_back_the_rule_of_a_schedule_though_the_log_lacks_arguments_that_redis_still_has(
+    scene: Scene,
+) -> None:
     scene.declare()
     scene.put("nightly", spec_max=0, every=7200)
     scene.lose()
@@ -185,7 +187,7 @@ def test_restore_needs_no_logged_arguments_of_a_job_that_redis_still_has(scene: 
     assert "7200000" in scene.stored()["nightly"].rule
 
 
-def test_a_schedule_whose_rule_was_changed_is_restored_with_the_logged_job(
+def test_restore_takes_the_job_of_a_schedule_from_an_earlier_event_if_the_last_change_has_none(
     scene: Scene,
 ) -> None:
     """Checks `rq-core schedule set` without --task. The event of this change lacks the arguments of the job."""
@@ -198,7 +200,9 @@ def test_a_schedule_whose_rule_was_changed_is_restored_with_the_logged_job(
     assert "90000" in scene.stored()["tenant"].rule
 
 
-def test_a_resumed_schedule_that_no_code_declares_is_restored(scene: Scene) -> None:
+def test_restore_puts_back_a_schedule_that_an_operator_resumed_and_no_code_declares(
+    scene: Scene,
+) -> None:
     """Checks a schedule that an operator resumed. No worker declares it after a loss."""
     scene.put("nightly", "code", every=60)
     entry = str(scene.stored()["nightly"]).replace("on ", "undeclared ", 1)

@@ -71,7 +71,7 @@ def take_with_falling_numbers(client: Client, server: RedisServer, fence: str) -
         take_again(client, fence, entry, name, number)
 
 
-def test_signals_that_a_worker_puts_back_with_falling_numbers_leave_the_log_true(
+def test_the_log_stays_true_if_a_worker_saves_lost_waits_again_with_falling_signal_numbers(
     start_redis: Start, database: Database
 ) -> None:
     with running(start_redis, database) as (client, server, fence):
@@ -83,7 +83,7 @@ def test_signals_that_a_worker_puts_back_with_falling_numbers_leave_the_log_true
         assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_a_signal_behind_one_that_a_failover_took_is_kept_by_the_doctor(
+def test_the_doctor_keeps_a_signal_whose_earlier_signal_a_failover_lost(
     start_redis: Start, database: Database
 ) -> None:
     """Redis lacks signal 2: no wait had taken it before the failover."""
@@ -100,7 +100,7 @@ def test_a_signal_behind_one_that_a_failover_took_is_kept_by_the_doctor(
 
 
 @pytest.mark.parametrize("value", ["false", '"one"'])
-def test_a_wait_that_was_put_back_beside_another_signal_is_restored_as_taken(
+def test_a_wait_saved_again_beside_a_new_signal_with_its_number_is_restored_as_taken(
     start_redis: Start, database: Database, value: str
 ) -> None:
     """Another signal has the number of the forgotten one when the worker saves the wait again. Then Redis loses all."""

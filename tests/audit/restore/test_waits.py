@@ -193,7 +193,7 @@ def test_a_box_that_changed_during_its_restore_is_not_reported_as_put_back(
     assert "rq-core doctor q --audit URL --repair" in done.why_lost["order"]
 
 
-def test_the_signals_of_a_job_that_has_never_run_are_put_back(
+def test_restore_puts_back_the_signals_of_a_job_that_has_never_run(
     client: Client, database: Database
 ) -> None:
     client.run(client.calls.enqueue.many([job("order")]))
@@ -213,7 +213,7 @@ def test_the_signals_of_a_job_that_has_never_run_are_put_back(
 
 
 @pytest.mark.parametrize("is_restored", [False, True])
-def test_a_signal_after_a_loss_leaves_the_log_true_and_is_restored_in_the_box_of_the_claim(
+def test_restore_puts_a_signal_that_arrived_after_a_loss_into_the_box_of_the_claim(
     start_redis: Callable[..., RedisServer], database: Database, *, is_restored: bool
 ) -> None:
     """Redis forgets the box of a running job, and a signal begins another box before the next save."""
@@ -283,7 +283,7 @@ def taken_and_forgotten(client: Client, database: Database, server: RedisServer)
 
 
 @pytest.mark.parametrize("name", ["refusal", "approval"])
-def test_a_signal_with_the_number_of_a_forgotten_signal_is_restored_as_not_taken(
+def test_a_new_signal_with_the_number_of_a_lost_signal_is_restored_as_not_taken(
     start_redis: Callable[..., RedisServer], database: Database, name: str
 ) -> None:
     server = start_redis()
@@ -314,7 +314,7 @@ def test_a_signal_with_the_number_of_a_forgotten_signal_is_restored_as_not_taken
         assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_a_repeated_signal_that_a_wait_took_before_a_loss_is_restored_as_taken(
+def test_a_signal_that_was_sent_again_after_a_loss_and_taken_is_restored_as_taken(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """Checks a signal that was sent twice under the same number. The log has its value once."""

@@ -32,7 +32,7 @@ def test_the_first_saved_step_of_a_job_creates_the_jobs_box(seed: Seed) -> None:
     }
 
 
-def test_a_step_that_was_begun_keeps_its_number_when_it_is_saved(seed: Seed) -> None:
+def test_a_begun_step_has_the_same_number_after_it_is_saved(seed: Seed) -> None:
     claim = seed.running("a")
     seed.save(claim, what="begin")
     seed.save(claim, entry=2, name="other")
@@ -106,7 +106,7 @@ def test_a_full_box_refuses_further_entries(seed: Seed) -> None:
     seed.control.hset(seed.keys("boxes"), LIFE, "job=a entries=2 bytes=8")
 
 
-def test_entries_that_are_saved_in_one_call_are_stored_like_entries_that_are_saved_alone(
+def test_entries_saved_together_in_one_call_are_stored_like_entries_saved_one_by_one(
     seed: Seed,
 ) -> None:
     """Most entries of a call are the results of children: each has the form of the one before it. Here every form of
@@ -169,7 +169,7 @@ def test_entries_that_are_saved_in_one_call_are_stored_like_entries_that_are_sav
     assert middle - first == 3  # saved, begun, saved
 
 
-def test_the_entry_of_a_step_whose_value_is_not_saved_names_the_reason(seed: Seed) -> None:
+def test_a_step_entry_without_a_value_names_the_reason_why_the_value_is_missing(seed: Seed) -> None:
     claim = seed.running("a")
 
     changes = seed.changes(lambda: seed.save(claim, value="!too_large"))

@@ -77,7 +77,7 @@ def assert_told_only_what_was_done(seed: Seed, call: Callable[[], object]) -> No
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("how", HELD)
 @pytest.mark.slow
-def test_a_call_on_a_claimed_job_with_a_damaged_line_logs_only_real_changes(
+def test_a_call_on_a_claimed_job_with_a_damaged_state_line_logs_only_what_it_changed(
     seed: Seed, how: str, field: str, value: str
 ) -> None:
     enqueue(seed)
@@ -90,7 +90,7 @@ def test_a_call_on_a_claimed_job_with_a_damaged_line_logs_only_real_changes(
 @pytest.mark.parametrize("field", [f for f in FIELDS if f != "claim"])
 @pytest.mark.parametrize("how", WAITING)
 @pytest.mark.slow
-def test_a_call_on_a_waiting_job_with_a_damaged_line_logs_only_real_changes(
+def test_a_call_on_a_waiting_job_with_a_damaged_state_line_logs_only_what_it_changed(
     seed: Seed, how: str, field: str, value: str
 ) -> None:
     enqueue(seed)

@@ -257,7 +257,9 @@ def test_an_edit_is_refused_while_the_backlog_of_the_audit_log_is_full(seed: See
     assert f"ready task=t seq=1 since={T}" == seed.state("a")
 
 
-def test_an_edit_and_a_claim_in_one_millisecond_take_effect_in_their_order(seed: Seed) -> None:
+def test_an_edit_and_a_claim_within_one_millisecond_take_effect_in_the_order_in_which_they_came(
+    seed: Seed,
+) -> None:
     """Checks both orders. An edited job must not be claimed with its old priority."""
     seed.enqueue("a", "b", lane=LANE)
     seed.edit("b", priority="high")

@@ -82,7 +82,7 @@ def test_messages_are_sent_for_a_minute_after_the_last_listen_call(
     assert ["d"] == listener.told()
 
 
-def test_a_second_listening_client_does_not_change_the_version_of_the_facts(
+def test_a_second_client_that_begins_to_listen_does_not_make_other_clients_read_the_facts_again(
     seed: Seed,
 ) -> None:
     """Each new version makes every client's next call read the facts about the queue again."""
@@ -101,7 +101,7 @@ def test_a_second_listening_client_does_not_change_the_version_of_the_facts(
     assert str(seed.now + LISTEN_MS) == seed.meta("awaited")
 
 
-def test_a_clock_that_goes_back_does_not_prolong_the_end_messages(
+def test_messages_about_ends_stop_a_minute_after_the_last_listen_call_though_the_clock_went_back(
     seed: Seed,
 ) -> None:
     """Messages stop a minute after the last listen call, by the clock of that call."""
@@ -149,7 +149,7 @@ def test_a_call_that_fails_before_its_first_write_sends_no_message(
         (
             "fail",
             {**slot, "worker": WORKER},
-            [(held.id, held.fence, "final", 0, "gave_up", "null")],
+            [(held.id, held.fence, "final", 0, "gave_up", "null", "", "")],
         ),
     ):
         made = seed.calls.delivery._script(name)

@@ -130,7 +130,7 @@ def test_the_first_of_two_jobs_with_one_id_in_a_call_is_enqueued(seed: Seed) -> 
     assert (["a"], ["b"], {}) == (snapshot["ready:1"], snapshot["ready:2"], snapshot["scheduled"])
 
 
-def test_claim_writes_the_state_line_the_lease_and_the_event(seed: Seed) -> None:
+def test_a_claim_writes_the_state_line_the_lease_and_the_claimed_event(seed: Seed) -> None:
     seed.enqueue("a", "b")
 
     changes = seed.changes(lambda: seed.claim(1))
@@ -183,7 +183,7 @@ SAID: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("first", [[], ["other"]], ids=["like", "unlike"])
 @pytest.mark.parametrize("more, options", SAID.values(), ids=SAID)
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
-def test_a_claim_keeps_the_fields_of_a_state_line(
+def test_a_claimed_job_has_all_optional_fields_of_its_earlier_state_line(
     seed: Seed, more: str, options: dict[str, Any], long: bool, first: list[str]
 ) -> None:
     """The claim takes other jobs before this job, of the same kind and of other kinds. Later the job is claimed
@@ -286,7 +286,7 @@ def test_delayed_jobs_join_the_tail_in_the_order_of_their_due_times(
     assert ["urgent", "waits", "first", "second"] == [c.id for c in seed.claim().jobs]
 
 
-def test_a_claim_promotes_more_due_jobs_than_it_takes(seed: Seed) -> None:
+def test_a_claim_promotes_due_jobs_even_if_it_may_take_none(seed: Seed) -> None:
     """A claim first promotes due jobs, however few jobs the worker asks for."""
     seed.enqueue("a", delay_ms=1_000)
     seed.enqueue("b", delay_ms=1_001)
@@ -333,7 +333,9 @@ def test_a_claim_stops_at_its_byte_limit_but_takes_at_least_one_job(seed: Seed) 
     assert [["a"], ["b", "c"], [], ["d"]] == taken
 
 
-def test_a_claim_handles_at_most_sweep_max_expired_leases_and_as_many_due_jobs(seed: Seed) -> None:
+def test_a_claim_handles_at_most_sweep_max_expired_leases_and_at_most_sweep_max_due_jobs(
+    seed: Seed,
+) -> None:
     """The limit applies to expired leases and to due jobs separately. Later claims handle the remaining jobs."""
     for n in range(5):
         seed.running(f"lost-{n}")

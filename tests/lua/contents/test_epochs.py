@@ -61,7 +61,7 @@ def test_a_failover_does_not_change_the_settings(seed: Seed, name: str) -> None:
 
 
 @pytest.mark.parametrize("garbage", ["x", '"', "1.5", "-1", "1 2"])
-def test_the_event_of_a_new_epoch_has_null_if_the_old_epoch_is_unreadable(
+def test_the_event_of_a_new_epoch_has_null_for_an_old_epoch_that_is_unreadable(
     seed: Seed, garbage: str
 ) -> None:
     """The event is valid JSON, so the mirror does not put it into quarantine."""

@@ -20,7 +20,7 @@ def value(seed: Seed, job_id: str = "a") -> str:
     return str(seed.control.hget(seed.keys("jobs"), job_id))
 
 
-def test_a_dead_job_has_its_error_before_its_json_in_the_key_jobs(seed: Seed) -> None:
+def test_in_the_key_jobs_the_value_of_a_dead_job_begins_with_the_error(seed: Seed) -> None:
     claim = seed.running("a")
 
     changes = seed.changes(lambda: seed.fail(claim, verdict="final"))

@@ -177,7 +177,7 @@ def test_an_ended_job_leaves_no_deadline_in_the_index(seed: Seed) -> None:
     assert not [m for m in seed.snapshot()["expiring"] if m.startswith("job|")]
 
 
-def test_a_queue_without_deadlines_has_no_field_ties_in_its_meta(seed: Seed) -> None:
+def test_the_key_meta_of_a_queue_without_deadlines_has_no_field_ties(seed: Seed) -> None:
     seed.complete(seed.running("a"))
 
     assert seed.meta("ties") is None

@@ -39,7 +39,7 @@ def test_a_changed_setting_is_logged_once_with_its_old_and_new_value(seed: Seed)
     assert {"a": float(T + 5_000)} == seed.snapshot()["leases"]
 
 
-def test_a_setting_accepts_a_bool(seed: Seed) -> None:
+def test_a_setting_may_be_given_as_a_bool(seed: Seed) -> None:
     assert seed.configure(paused=True) == {"paused": "changed"}
     assert seed.meta("paused") == "1"
 

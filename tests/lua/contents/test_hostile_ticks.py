@@ -197,7 +197,7 @@ def story(redis_url: str, scripts: Callable[[str], Script]) -> list[Snapshot]:
     return found
 
 
-def test_schedules_are_equal_whether_scripts_are_sent_with_fcall_or_with_evalsha(
+def test_functions_and_scripts_write_the_same_schedules(
     redis_url: str,
 ) -> None:
     functions, scripts = story(redis_url, timed), story(redis_url, as_script)
@@ -206,7 +206,7 @@ def test_schedules_are_equal_whether_scripts_are_sent_with_fcall_or_with_evalsha
     assert any(each["ticks"] for each in functions)
 
 
-def test_a_due_schedule_is_given_to_one_worker_only_though_several_workers_ask(seed: Seed) -> None:
+def test_a_due_schedule_is_given_to_only_one_of_several_workers_that_ask(seed: Seed) -> None:
     """The claims of several workers have reported due schedules. The workers ask for them one after another."""
     put(seed, *(f"s-{n}" for n in range(6)), every=1)
     seed.live(1_000)

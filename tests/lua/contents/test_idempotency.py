@@ -12,7 +12,7 @@ import pytest
 from rq_core import errors
 from rq_core.app.durable.children import NEVER
 from rq_core.model.idempotency import read_result, result_line
-from rq_core.model.job import NewJob
+from rq_core.model.job import NewJob, ties_with_unclaimed
 from rq_core.model.result_encoding import pack_result
 from tests.kit.consistency import assert_consistent
 from tests.kit.seed import LEASE_MS, WORKER, Seed, events_of
@@ -46,7 +46,7 @@ def result(seed: Seed, job_id: str) -> str | None:
     return None if found is None else str(found)
 
 
-def test_enqueue_writes_a_remembered_id_into_the_state_line_the_event_and_results(
+def test_enqueue_writes_the_window_of_a_remembered_id_into_the_state_line_the_event_and_results(
     seed: Seed,
 ) -> None:
     seed.client.run(seed.client.calls.delivery.handshake("q"))
@@ -77,7 +77,7 @@ def test_enqueue_writes_a_remembered_id_into_the_state_line_the_event_and_result
 
 
 @pytest.mark.parametrize("size", [1, 40], ids=["one job a call", "all jobs in one call"])
-def test_each_job_with_a_remembered_id_gets_its_own_line_event_and_value(
+def test_each_job_with_a_remembered_id_gets_its_own_state_line_event_and_value(
     seed: Seed, size: int
 ) -> None:
     """Jobs of one call share all but ids, digests and arguments. Here they differ in everything that a job may have."""
@@ -135,7 +135,7 @@ def test_each_job_with_a_remembered_id_gets_its_own_line_event_and_value(
     assert set(again.duplicates) == {job.id for job in (*jobs[:4], *jobs[10:])}
 
 
-def test_a_claim_writes_the_line_of_each_remembered_job_with_the_digest_of_its_call(
+def test_the_state_line_of_each_claimed_job_has_the_digest_of_that_jobs_own_call(
     seed: Seed,
 ) -> None:
     ready: dict[str, str] = {}
@@ -169,7 +169,7 @@ def test_a_claim_writes_the_line_of_each_remembered_job_with_the_digest_of_its_c
 
 
 @pytest.mark.damaged
-def test_no_field_that_a_client_has_hidden_in_the_digest_of_a_call_is_left_unread(
+def test_a_field_that_a_client_hid_in_the_digest_of_a_call_is_still_read(
     seed: Seed,
 ) -> None:
     """The other jobs of the call have lines of the same form, which are not read field by field."""
@@ -192,7 +192,9 @@ def test_no_field_that_a_client_has_hidden_in_the_digest_of_a_call_is_left_unrea
     assert found == [["0" if n in (2, 3) else f"{n:032x}"] for n in range(6)]
 
 
-def test_calls_carry_the_keys_of_remembered_ids_only_if_the_queue_remembers_ids(seed: Seed) -> None:
+def test_calls_carry_the_redis_keys_for_remembered_ids_only_if_the_queue_remembers_ids(
+    seed: Seed,
+) -> None:
     seed.enqueue("a")
     heads = [seed.calls.delivery.head(name, "q") for name in ("enqueue", "claim", "turn")]
     assert not [key for head in heads for key in head if str(key).endswith((":results", ":kept"))]
@@ -219,7 +221,7 @@ def test_a_call_that_lacks_needed_keys_is_sent_again_with_these_keys(
 
 
 @LANES
-def test_a_call_with_a_remembered_id_is_a_duplicate_until_job_and_window_have_ended(
+def test_a_remembered_id_makes_calls_duplicates_until_both_the_job_and_the_window_have_ended(
     seed: Seed, lane: str
 ) -> None:
     enqueue(seed, "a", lane=lane)
@@ -239,7 +241,7 @@ def test_a_call_with_a_remembered_id_is_a_duplicate_until_job_and_window_have_en
     assert {} == seed.snapshot()["results"] == seed.snapshot()["kept"]
 
 
-def test_an_id_whose_window_has_passed_is_a_duplicate_while_its_job_is_alive(
+def test_an_id_makes_calls_duplicates_while_its_job_is_alive_though_the_window_has_ended(
     seed: Seed,
 ) -> None:
     enqueue(seed, "a", delay_ms=3 * DAY)
@@ -314,7 +316,9 @@ def test_a_requeued_job_keeps_its_remembered_id(seed: Seed) -> None:
     assert f"succeeded at={T} fence={claim.fence}" in str(result(seed, "a"))
 
 
-def test_the_id_of_a_cancelled_retry_stays_remembered(seed: Seed) -> None:
+def test_the_id_of_a_job_that_is_cancelled_while_it_waits_for_a_retry_stays_remembered(
+    seed: Seed,
+) -> None:
     """The job has run once before, and may have had effects."""
     enqueue(seed, "a")
     seed.fail(*seed.claim().jobs, delay_ms=1_000)
@@ -353,7 +357,7 @@ def test_two_jobs_with_one_id_in_a_call_are_compared_by_their_arguments(seed: Se
     assert (("a",), ("a",)) == (found.duplicates, found.mismatched)
 
 
-def test_the_id_of_a_job_rejected_by_name_refers_to_the_names_holder(
+def test_the_id_of_a_job_that_is_rejected_for_its_unique_name_refers_to_the_holder_of_the_name(
     seed: Seed,
 ) -> None:
     """A repeated call with the id gets the answer of the first call, even if the holder of the name has ended.
@@ -376,13 +380,13 @@ def test_the_id_of_a_job_rejected_by_name_refers_to_the_names_holder(
     assert ("k",) == enqueue(seed, "k", name=name).ids
 
 
-def test_a_call_that_the_option_reject_refuses_leaves_no_remembered_id(seed: Seed) -> None:
+def test_a_call_that_unique_reject_refuses_leaves_no_remembered_id(seed: Seed) -> None:
     seed.enqueue("a", name="t/x")
 
     assert {} == seed.changes(lambda: enqueue(seed, "k", name="t/x", unique="reject"))
 
 
-def test_one_call_records_the_id_of_two_rejected_jobs_once(
+def test_two_rejected_jobs_with_one_id_in_a_call_are_answered_with_the_same_holder(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", name="t/x")
@@ -391,7 +395,7 @@ def test_one_call_records_the_id_of_two_rejected_jobs_once(
     assert (("k", "a"), ("k", "a")) == found.held
 
 
-def test_an_id_that_a_call_records_makes_a_later_job_of_the_call_a_duplicate(
+def test_an_id_that_is_recorded_for_a_rejected_job_makes_later_jobs_of_the_call_duplicates(
     seed: Seed,
 ) -> None:
     """The later job has no unique name, and so is a duplicate only because of the recorded id."""
@@ -404,7 +408,7 @@ def test_an_id_that_a_call_records_makes_a_later_job_of_the_call_a_duplicate(
     assert ("k",) == found.mismatched
 
 
-def test_an_enqueued_event_has_the_end_of_the_window_but_not_the_calls_digest(
+def test_an_enqueued_event_has_the_ends_of_both_windows_but_no_digest_for_a_call_without_one(
     seed: Seed,
 ) -> None:
     window = {"name": "t/x", "unique": "keep", "window_ms": 5_000, "remember_ms": DAY, "call": "="}
@@ -473,7 +477,9 @@ def test_new_jobs_with_remembered_ids_are_refused_when_the_key_results_is_full(
     assert ("c",) == enqueue(seed, "c").ids
 
 
-def test_an_id_is_not_a_duplicate_if_its_line_in_results_has_no_window(seed: Seed) -> None:
+def test_an_id_with_a_stored_result_but_without_a_remembered_window_can_be_enqueued_again(
+    seed: Seed,
+) -> None:
     enqueue(seed, "x")
     seed.control.hset(seed.keys("results"), "a", f"succeeded at={T} until={T + DAY}\n42")
     seed.control.zadd(seed.keys("kept"), {"a": T + DAY})
@@ -595,7 +601,7 @@ def test_random_histories_of_remembered_ids_agree_with_the_model(seed: Seed, num
 
 
 @LANES
-def test_a_job_that_may_never_wait_is_compared_with_a_known_job_but_never_enqueued(
+def test_a_job_that_may_never_wait_is_a_duplicate_of_a_known_job_and_is_otherwise_rejected(
     seed: Seed, lane: str
 ) -> None:
     """A parent that runs again sends its children with the rule ``rq_core.app.durable.children.NEVER``. A known child
@@ -611,3 +617,32 @@ def test_a_job_that_may_never_wait_is_compared_with_a_known_job_but_never_enqueu
     assert {} == changed
     assert (("known",), ["new"]) == (found[0].duplicates, [i for i, _ in found[0].rejected])
     assert ("known",) == other.mismatched
+
+
+def end_overdue(seed: Seed) -> None:
+    seed.advance(1_000)
+
+
+def end_expired(seed: Seed) -> None:
+    seed.advance(1_000)
+    seed.claim(0)
+
+
+@pytest.mark.parametrize("end", [end_by_cancel, end_expired, end_overdue])
+def test_a_job_that_ended_unclaimed_makes_a_call_a_duplicate_only_if_the_call_counts_such_jobs(
+    seed: Seed, end: Callable[[Seed], None]
+) -> None:
+    """Children of durable jobs are enqueued so. The bound is the end of the time for which the outcome is kept."""
+    plain = seed.job("a", remember_ms=2_000, keep_ms=2_000, expires_in_ms=1_000, call=f"={CALL}")
+    job = plain._replace(ties=ties_with_unclaimed(plain.ties))
+    assert ("a",) == seed.enqueue(job).ids
+    end(seed)
+
+    found: list[Any] = []
+    changed = seed.changes(lambda: found.append(seed.enqueue(job, job)))
+    assert ({}, (), ("a", "a")) == (changed, found[0].ids, found[0].duplicates)
+    assert ("a",) == seed.enqueue(plain).ids
+    seed.cancel("a")
+    seed.advance(2_000)
+    assert ("a",) == seed.enqueue(job).ids
+    assert_consistent(seed.snapshot())

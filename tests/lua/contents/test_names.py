@@ -125,7 +125,7 @@ def test_a_refused_settlement_frees_no_name(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_the_end_of_a_job_frees_no_name_that_another_job_holds(seed: Seed) -> None:
+def test_the_end_of_a_job_does_not_free_a_name_that_another_job_now_holds(seed: Seed) -> None:
     """An operator has changed the holder of the name in the key `slots` by hand."""
     enqueue(seed, "a")
     seed.control.hset(seed.keys("slots"), FIELD, "b")
@@ -173,7 +173,7 @@ def test_only_one_of_many_jobs_with_one_name_in_a_call_is_enqueued(
 
 
 @pytest.mark.parametrize("holds", ["nothing", "a job that waits", "a job that runs"])
-def test_a_repeated_id_in_a_call_replaces_the_holder_of_its_name_only_if_the_holder_waits(
+def test_a_second_job_with_one_id_in_a_call_may_replace_only_a_waiting_holder_of_its_own_name(
     seed: Seed, holds: str
 ) -> None:
     """Two jobs of the call have one id. The last job of the call replaces the first of them, so the second may be
@@ -195,7 +195,7 @@ def test_a_repeated_id_in_a_call_replaces_the_holder_of_its_name_only_if_the_hol
     assert (("twice", "holder") in accepted.replaced) == (holds == "a job that waits")
 
 
-def test_a_duplicate_id_is_reported_even_if_the_name_is_held_too(
+def test_a_duplicate_id_is_reported_as_a_duplicate_even_if_the_name_is_held_too(
     seed: Seed,
 ) -> None:
     enqueue(seed, "a")

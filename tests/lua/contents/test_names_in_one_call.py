@@ -21,7 +21,7 @@ def waiting(seed: Seed) -> set[str]:
 
 
 @pytest.mark.parametrize("holds", ["a job that waits", "a job that runs"])
-def test_the_second_job_with_an_id_is_enqueued_though_the_first_was_rejected(
+def test_the_second_job_with_an_id_is_enqueued_if_the_first_was_rejected_and_no_job_runs_under_its_name(
     seed: Seed, holds: str
 ) -> None:
     seed.enqueue(job(seed, "runs", A))
@@ -49,7 +49,7 @@ def test_each_job_with_the_name_of_a_running_job_is_answered_with_that_job(
     assert ((), tuple((i, "runs") for i in ("x", "y", "z"))) == (found.ids, found.held)
 
 
-def test_a_rejected_job_is_answered_with_the_calls_last_job_of_its_name(
+def test_each_rejected_job_is_answered_with_the_last_job_of_the_same_name_in_the_call(
     seed: Seed,
 ) -> None:
     """The last of three jobs replaces the first one. The middle job never gets the name."""
@@ -61,7 +61,7 @@ def test_a_rejected_job_is_answered_with_the_calls_last_job_of_its_name(
     assert (("first", "last"), ("between", "last")) == found.held
 
 
-def test_a_job_is_not_replaced_by_a_later_job_with_a_duplicate_id(seed: Seed) -> None:
+def test_a_later_job_whose_id_is_a_duplicate_replaces_no_job_of_the_call(seed: Seed) -> None:
     found = seed.enqueue(job(seed, "twice", B), job(seed, "x", A), job(seed, "twice", A))
 
     assert (("twice", "x"), ("twice",), ()) == (found.ids, found.duplicates, found.held)
@@ -83,7 +83,7 @@ def test_the_id_of_a_replaced_job_is_free_within_the_same_call(
     assert stands == {claim.id for claim in seed.claim().jobs}
 
 
-def test_a_job_without_a_name_may_take_a_replaced_jobs_id_in_one_call(
+def test_a_job_without_a_unique_name_may_take_the_id_of_a_job_that_the_same_call_replaced(
     seed: Seed,
 ) -> None:
     seed.enqueue(job(seed, "old", A))
@@ -94,7 +94,7 @@ def test_a_job_without_a_name_may_take_a_replaced_jobs_id_in_one_call(
     assert {"new", "old"} == {claim.id for claim in seed.claim().jobs}
 
 
-def test_a_replaced_job_keeps_no_result_if_the_call_uses_its_id_again(
+def test_a_replaced_job_leaves_no_result_if_a_later_job_of_the_call_takes_its_id(
     seed: Seed,
 ) -> None:
     seed.enqueue(job(seed, "old", A, keep_ms=MEMORY_MS))
@@ -120,14 +120,14 @@ def test_a_call_may_enqueue_a_job_with_the_id_of_a_job_that_the_call_replaced(
     assert {"new", "newer", "one"} == waiting(seed)
 
 
-def test_a_remembered_id_of_a_replaced_job_refers_to_the_new_job(seed: Seed) -> None:
+def test_a_remembered_id_of_a_replaced_job_refers_to_the_job_that_replaced_it(seed: Seed) -> None:
     seed.enqueue(job(seed, "old", A, remember_ms=MEMORY_MS))
     found = seed.enqueue(job(seed, "new", A), job(seed, "old", B, remember_ms=MEMORY_MS))
 
     assert (("new",), (("old", "new"),)) == (found.ids, found.held)
 
 
-def test_the_remembered_id_of_a_job_rejected_by_name_refers_to_the_holder_within_the_call(
+def test_a_second_job_with_the_remembered_id_of_a_rejected_job_gets_the_same_answer_in_one_call(
     seed: Seed,
 ) -> None:
     """The call has two jobs with one id. The first is rejected, and the id then refers to the holder of its name. So

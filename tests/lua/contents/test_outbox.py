@@ -82,7 +82,7 @@ def test_only_the_attached_database_can_trim_and_detach(seed: Seed) -> None:
     assert before == seed.snapshot()
 
 
-def test_a_queue_keeps_its_first_stamp_and_refuses_a_database_with_another_stamp(
+def test_a_queue_accepts_only_a_database_with_the_stamp_of_its_first_attach(
     seed: Seed,
 ) -> None:
     calls = seed.client.calls
@@ -138,7 +138,7 @@ def test_attaching_with_a_trimmed_outbox_writes_a_baseline(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_an_interrupted_baseline_is_completed_by_the_next_attach(seed: Seed) -> None:
+def test_the_next_attach_completes_a_baseline_that_was_interrupted(seed: Seed) -> None:
     seed.enqueue("a")
     seed.control.xtrim(seed.keys("outbox"), maxlen=1, approximate=False)
     plan = seed.calls.audit.attach("q", "db-1")

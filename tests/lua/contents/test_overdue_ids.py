@@ -55,7 +55,9 @@ KEEPS: dict[str, Callable[[Seed], Any]] = {
 
 
 @pytest.mark.parametrize("why", KEEPS)
-def test_a_job_past_its_deadline_keeps_an_id_that_outlives_the_job(seed: Seed, why: str) -> None:
+def test_an_id_that_outlives_its_job_stays_a_duplicate_after_the_deadline_of_the_job(
+    seed: Seed, why: str
+) -> None:
     KEEPS[why](seed)
     seed.advance(1_000)
     before = seed.snapshot()["state"]
@@ -65,7 +67,7 @@ def test_a_job_past_its_deadline_keeps_an_id_that_outlives_the_job(seed: Seed, w
 
 
 @pytest.mark.parametrize("call", [CALL, OTHER])
-def test_the_remembered_id_of_a_job_that_expired_unclaimed_accepts_a_new_call(
+def test_a_remembered_id_can_be_enqueued_again_if_its_job_expired_before_any_claim(
     seed: Seed, call: str
 ) -> None:
     """The job never ran, and so had no effects."""
@@ -78,14 +80,16 @@ def test_the_remembered_id_of_a_job_that_expired_unclaimed_accepts_a_new_call(
     assert (("k",), ("k",), ()) == (found.ids, found.duplicates, found.mismatched)
 
 
-def test_an_expired_window_does_not_keep_the_id_of_a_job_past_its_deadline(seed: Seed) -> None:
+def test_the_id_of_an_overdue_job_can_be_enqueued_again_once_the_remembered_window_has_ended(
+    seed: Seed,
+) -> None:
     given_back(seed, "", remember_ms=900)
     seed.advance(1_000)
 
     assert ("a",) == seed.enqueue("a").ids
 
 
-def test_a_new_job_does_not_show_an_expired_jobs_result(seed: Seed) -> None:
+def test_a_new_job_does_not_show_the_result_of_an_expired_job_with_the_same_id(seed: Seed) -> None:
     seed.enqueue("a", keep_ms=60_000, expires_in_ms=1_000)
     seed.advance(1_000)
     seed.enqueue("a", keep_ms=60_000)
@@ -122,7 +126,7 @@ def test_one_job_can_take_both_id_and_name_of_a_job_past_its_deadline(
     assert "a" == seed.snapshot()["slots"][f"unique|{NAME}"]
 
 
-def test_a_throttle_window_continues_though_its_job_is_past_its_deadline(seed: Seed) -> None:
+def test_a_throttle_window_continues_after_the_deadline_of_its_job(seed: Seed) -> None:
     rule = {"unique": "keep", "name": NAME, "window_ms": 5_000}
     seed.enqueue(seed.job("a", **rule, expires_in_ms=1_000))
     seed.advance(1_000)
@@ -131,7 +135,7 @@ def test_a_throttle_window_continues_though_its_job_is_past_its_deadline(seed: S
     assert ("a",) == seed.enqueue(seed.job("a")).ids
 
 
-def test_the_discard_of_a_job_is_logged_after_the_earlier_jobs_expiry(
+def test_the_expiry_of_an_overdue_job_is_logged_before_the_discard_of_a_new_job_with_its_id(
     seed: Seed,
 ) -> None:
     seed.cap("host=h", 0)
@@ -143,7 +147,7 @@ def test_the_discard_of_a_job_is_logged_after_the_earlier_jobs_expiry(
     assert ["enqueued", "expired", "discarded"] == events_of(seed.entries(), "a")
 
 
-def test_the_discard_of_a_job_is_logged_after_the_replaced_jobs_end(
+def test_the_end_of_a_replaced_job_is_logged_before_the_discard_of_a_new_job_with_its_id(
     seed: Seed,
 ) -> None:
     """The log must not say that a job was discarded and was replaced afterwards."""
@@ -159,7 +163,7 @@ def test_the_discard_of_a_job_is_logged_after_the_replaced_jobs_end(
 
 
 @LANES
-def test_one_call_can_enqueue_again_the_ids_of_250_jobs_past_their_deadlines(
+def test_one_call_can_enqueue_250_ids_again_whose_jobs_are_past_their_deadlines(
     seed: Seed, lane: str
 ) -> None:
     ids = [f"j-{n}" for n in range(250)]

@@ -1,11 +1,13 @@
 """The keys in Redis after a durable job has slept, waited or parked, and after signals were sent to it."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
+from rq_core.model.durable.boxes import NOTHING_KNOWN, KnownBox
 from rq_core.model.result_encoding import pack_result
 from rq_core.model.unique_names import digest_of
+from rq_core.protocol.calls import claims
 from rq_core.protocol.calls.boxes import NotSaved, Saving, Sent, look_again, refusals, save
 from tests.kit.seed import LEASE_MS, LIFE, NO_FENCE, QUEUE, WORKER, Seed
 from tests.lua.contents.entries import T, entry
@@ -109,7 +111,9 @@ def test_signals_with_the_same_name_are_taken_in_order(seed: Seed) -> None:
     assert ["0", "1", "2"] == [each.value for each in box.entries]
 
 
-def test_a_wait_takes_a_signal_that_arrived_though_its_timeout_has_passed(seed: Seed) -> None:
+def test_a_wait_takes_a_signal_that_has_arrived_even_if_the_timeout_of_the_wait_has_passed(
+    seed: Seed,
+) -> None:
     claim = seed.running("a")
     seed.wait(claim, "+1000")
     seed.signal("a", value="7")
@@ -136,7 +140,7 @@ def test_a_job_that_parks_after_its_signal_came_is_woken_at_once(seed: Seed) -> 
     [("2", LIFE, ""), ("1", LIFE, "2"), ("1", LIFE, "1,2+"), ("1", "f" * 16, "")],
     ids=["its wait", "another entry", "a saved entry", "its box"],
 )
-def test_a_job_keeps_its_claim_if_redis_lacks_what_its_worker_has_saved(
+def test_a_job_does_not_park_if_redis_lacks_entries_that_its_worker_has_saved(
     seed: Seed, waits: str, life: str, knows: str
 ) -> None:
     claim = seed.running("a")
@@ -149,7 +153,9 @@ def test_a_job_keeps_its_claim_if_redis_lacks_what_its_worker_has_saved(
     assert {"a": "parked"} == seed.park(claim)
 
 
-def test_a_job_keeps_its_claim_if_redis_has_only_the_beginning_of_a_saved_step(seed: Seed) -> None:
+def test_a_job_does_not_park_if_redis_has_a_step_as_begun_that_its_worker_has_saved(
+    seed: Seed,
+) -> None:
     claim = seed.running("a")
     seed.save(claim, what="begin")
     seed.wait(claim, entry=2)
@@ -159,7 +165,7 @@ def test_a_job_keeps_its_claim_if_redis_has_only_the_beginning_of_a_saved_step(s
     assert {"a": "parked"} == seed.park(claim, waits="2", knows="1+")
 
 
-def test_a_job_that_lacks_entries_does_not_keep_other_jobs_from_parking(seed: Seed) -> None:
+def test_other_jobs_park_though_redis_lacks_the_entries_of_one_job_in_the_call(seed: Seed) -> None:
     """Checks a job in a lane: its place in the cap stays taken, and the other job's place is free."""
     seed.cap("host", 1)
     held = [seed.running(name, scopes=[f"host={name}"]) for name in ("a", "b")]
@@ -181,6 +187,41 @@ def test_a_cancelled_job_ends_when_it_parks_although_redis_lacks_its_entries(see
     seed.cancel("a")
 
     assert {"a": "cancelled"} == seed.park(claim)
+
+
+@pytest.mark.parametrize("end", ["fail", "rollback"])
+@pytest.mark.parametrize("lost", ["an entry", "the box", "the fact"])
+def test_a_failure_or_rollback_does_not_end_a_claim_while_redis_lacks_its_saved_entries(
+    seed: Seed, end: str, lost: str
+) -> None:
+    """``the fact`` is a replica that had received nothing of any box, so that the queue is not durable there."""
+    claim, other = seed.running("a"), seed.running("b")
+    records: dict[str, Any] = {
+        "fail": [(c.id, c.fence, "retry", 0, "failed", "null") for c in (claim, other)],
+        "rollback": [(c.id, c.fence, "shutdown", "null", "", 0) for c in (claim, other)],
+    }
+    call = getattr(claims, end)(
+        seed.queue, WORKER, records[end], [KnownBox(LIFE, "1+"), NOTHING_KNOWN]
+    )
+    line = seed.control.hget(seed.keys("state"), "a")
+    seed.save(claim)
+    if lost == "an entry":
+        seed.control.hdel(seed.keys("boxes"), f"{LIFE}|1")
+    else:
+        seed.control.delete(seed.keys("boxes"))
+        seed.control.hset(seed.keys("state"), "a", line)
+    if lost == "the fact":
+        seed.control.hdel(seed.keys("meta"), "durable")
+    lacking = seed.snapshot()["state"]["a"]
+
+    assert {"a": "behind", "b": "ready"} == seed.client.run(call)
+    assert (lacking, ["a"]) == (seed.snapshot()["state"]["a"], list(seed.snapshot()["leases"]))
+
+    if lost == "an entry":
+        seed.control.delete(seed.keys("boxes"))
+        seed.control.hset(seed.keys("state"), "a", line)
+    seed.save(claim)
+    assert {"a": "ready", "b": "stale"} == seed.client.run(call)
 
 
 def test_a_sleeping_job_is_not_woken_by_a_signal(seed: Seed) -> None:
@@ -206,7 +247,7 @@ def test_a_parked_job_holds_no_place_in_its_caps(
     assert ["a"] == [each.id for each in seed.claim(5).jobs]
 
 
-def test_a_signal_that_wakes_a_job_removes_its_timeout_from_the_index(
+def test_a_signal_that_wakes_a_job_removes_the_timeout_of_the_jobs_wait_from_the_index(
     seed: Seed,
 ) -> None:
     seed.parked("a", "+5000")
@@ -227,7 +268,7 @@ def test_the_refusal_of_a_save_says_that_the_box_belongs_to_another_job(
     assert {0: NotSaved("other", None)} == seed.save(claim)
 
 
-def test_a_taken_signal_that_a_failover_put_back_is_taken_again(seed: Seed) -> None:
+def test_a_wait_takes_its_signal_again_after_a_failover_brought_the_signal_back(seed: Seed) -> None:
     claim = seed.running("a")
     seed.wait(claim)
     seed.signal("a", value="7")
@@ -243,7 +284,9 @@ def test_a_taken_signal_that_a_failover_put_back_is_taken_again(seed: Seed) -> N
     assert boxes[LIFE] == "job=a entries=1 bytes=1 mail=1"
 
 
-def test_two_taken_signals_that_a_failover_put_back_are_taken_again_in_one_call(seed: Seed) -> None:
+def test_two_waits_in_one_call_take_their_signals_again_after_a_failover_brought_the_signals_back(
+    seed: Seed,
+) -> None:
     claim = seed.running("a")
     for value in ("7", "8"):
         seed.signal("a", value=value)
@@ -269,7 +312,7 @@ def box_of(seed: Seed, job_id: str = "a") -> str:
     return str(line.partition(" life=")[2].partition(" ")[0])
 
 
-def test_a_box_that_a_signal_began_gets_the_id_of_the_box_that_the_claim_has_lost(
+def test_a_worker_can_give_the_id_of_its_lost_box_to_the_box_that_a_signal_began(
     seed: Seed,
 ) -> None:
     claim = seed.running("a")
@@ -305,7 +348,7 @@ def test_a_box_that_a_signal_began_gets_the_id_of_the_box_that_the_claim_has_los
     assert ["7", "8"] == [text.partition("\n")[2] for text in entries]
 
 
-def test_a_stale_worker_cannot_move_a_box_and_no_worker_can_overwrite_another_box(
+def test_only_the_worker_that_holds_the_claim_can_move_a_box_and_only_to_an_unused_id(
     seed: Seed,
 ) -> None:
     claim = seed.running("a")
@@ -345,7 +388,7 @@ def test_a_box_with_entries_or_with_over_1000_signals_is_not_moved(seed: Seed) -
 @pytest.mark.parametrize(
     ("name", "value"), [("approval", "8"), ("refusal", "7")], ids=["value", "name"]
 )
-def test_a_new_signal_with_the_number_of_a_forgotten_signal_can_still_be_taken(
+def test_saving_a_lost_wait_again_does_not_take_a_new_signal_that_has_the_number_of_the_old_signal(
     seed: Seed, name: str, value: str
 ) -> None:
     """Redis forgot signal 1 and the wait that took it. A new signal then got number 1. The worker saves the lost wait
@@ -391,7 +434,7 @@ def test_a_full_box_refuses_a_signal(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_a_box_that_redis_has_lost_takes_no_signal(seed: Seed) -> None:
+def test_a_signal_to_a_job_whose_box_redis_has_lost_is_refused(seed: Seed) -> None:
     """The signal must not begin a new box, since `audit restore` would then not put back the lost one."""
     seed.parked("a")
     seed.control.delete(seed.keys("boxes"))
@@ -403,7 +446,9 @@ def test_a_box_that_redis_has_lost_takes_no_signal(seed: Seed) -> None:
 
 @pytest.mark.damaged
 @pytest.mark.parametrize("missing", ["|1", ">1"])
-def test_a_box_without_its_last_entry_or_signal_takes_no_signal(seed: Seed, missing: str) -> None:
+def test_a_signal_is_refused_if_the_box_lacks_its_last_entry_or_its_last_signal(
+    seed: Seed, missing: str
+) -> None:
     """A restore has put back only a part of the box. A signal would change the header, and the box would stay
     incomplete."""
     seed.parked("a")
@@ -440,7 +485,9 @@ def test_a_check_of_parked_jobs_wakes_only_a_job_whose_signal_has_arrived(seed: 
     assert {"a"} == changes["state"].keys() == changes["parked"].keys()
 
 
-def test_the_answer_to_a_wait_has_the_entry_unless_the_entry_is_large(seed: Seed) -> None:
+def test_the_answer_to_a_wait_contains_the_saved_entry_unless_the_entry_is_large(
+    seed: Seed,
+) -> None:
     claim = seed.running("a")
     seed.save(claim)
     seed.signal("a", value="[1]")

@@ -18,7 +18,9 @@ def heads(seed: Seed, life: str = LIFE) -> dict[str, StepEntry] | None:
     return seed.client.run(seed.client.calls.reads.heads(seed.queue, life))
 
 
-def test_the_heads_of_a_box_have_the_values_of_own_entries_and_no_results(seed: Seed) -> None:
+def test_the_heads_of_a_box_have_the_values_of_internal_entries_but_no_results_of_steps(
+    seed: Seed,
+) -> None:
     claim = seed.running("a")
     values = {
         "map:render": '{"count":2,"queue":"q"}', "render=0": LONG, "render=join": '{"1":["dead","",""]}',
@@ -38,7 +40,7 @@ def test_the_heads_of_a_box_have_the_values_of_own_entries_and_no_results(seed: 
 
 
 @pytest.mark.parametrize(("entries", "size"), [(7, 10**9), (10**9, 25_000), (7, 25_000)])
-def test_all_heads_of_a_box_are_read_although_one_read_has_a_bound(
+def test_all_heads_of_a_box_are_read_although_each_read_returns_a_limited_number(
     seed: Seed, monkeypatch: pytest.MonkeyPatch, entries: int, size: int
 ) -> None:
     claim = seed.running("a")

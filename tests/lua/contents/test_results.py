@@ -155,7 +155,7 @@ def test_jobs_that_were_claimed_together_store_their_own_results(seed: Seed, tur
 
 @pytest.mark.parametrize("turn", [False, True], ids=["complete", "turn"])
 @pytest.mark.parametrize("size", [1, 40], ids=["one success a call", "all in one call"])
-def test_successes_with_remembered_ids_store_their_own_calls_and_results(
+def test_each_success_with_a_remembered_id_stores_its_own_call_digest_and_result(
     seed: Seed, turn: bool, size: int
 ) -> None:
     """The state lines of the jobs differ in the digests of their calls, in tasks, in deadlines, and in how long results
@@ -251,7 +251,7 @@ def test_each_end_of_a_job_stores_its_outcome(
     assert getattr(outcome, "reason", "") == getattr(found, "reason", "")
 
 
-def test_the_outcome_of_a_dead_job_keeps_its_reason_after_pruning(seed: Seed) -> None:
+def test_the_outcome_of_a_dead_job_keeps_the_reason_of_the_death_after_pruning(seed: Seed) -> None:
     enqueue(seed, "a")
     end_by_a_final_failure(seed)
     seed.prune("a")
@@ -268,7 +268,9 @@ def test_the_outcome_of_a_replaced_job_names_the_new_job(seed: Seed, remember_ms
     assert {"a": Replaced("a", "b")} == look(seed, "a")
 
 
-def test_a_second_job_with_an_id_does_not_show_the_first_jobs_result(seed: Seed) -> None:
+def test_a_second_job_with_the_same_id_does_not_show_the_result_of_the_first_job(
+    seed: Seed,
+) -> None:
     """Checks a second job that keeps its result, and one that does not."""
     enqueue(seed, "a", "b")
     succeed(seed, '"old"')
@@ -346,7 +348,7 @@ def test_a_result_expires_before_a_remembered_id_with_a_later_expiry(seed: Seed)
 
 
 @pytest.mark.parametrize("once", ["1e400", "9" * 400, "inf", "nan", "1e17", "-5", "1.5", ""])
-def test_a_damaged_expiry_in_a_results_line_does_not_stop_a_claim(seed: Seed, once: str) -> None:
+def test_a_damaged_expiry_in_the_key_results_does_not_stop_a_claim(seed: Seed, once: str) -> None:
     """Redis refuses the damaged number as a score. A claim must not fail on it after its first write."""
     enqueue(seed, "a", keep_ms=1_000, remember_ms=HOUR)
     succeed(seed, pack_result('"a"'))
@@ -397,7 +399,7 @@ def test_an_expired_result_is_removed_first_and_does_not_count_as_evicted(seed: 
     assert "evicted" not in after["meta"]
 
 
-def test_the_audit_mark_of_a_result_applies_to_no_other_result_of_the_call(
+def test_the_mark_that_logs_one_whole_result_applies_to_no_other_result_of_the_call(
     seed: Seed,
 ) -> None:
     """The audit mark before a digest asks for the whole result in the log. Only the first result has the mark, and the
@@ -420,7 +422,7 @@ def test_the_audit_mark_of_a_result_applies_to_no_other_result_of_the_call(
 
 
 @pytest.mark.parametrize("place", ["nan", "inf", "-1", "x", "1.5", "9", ""])
-def test_a_result_whose_number_belongs_to_no_job_of_the_call_is_ignored(
+def test_a_result_is_ignored_if_its_number_belongs_to_no_job_of_the_call(
     seed: Seed, place: str
 ) -> None:
     enqueue(seed, "a")
@@ -436,7 +438,7 @@ def test_a_result_whose_number_belongs_to_no_job_of_the_call_is_ignored(
     assert Succeeded("a", missing="not_kept") == look(seed, "a")["a"]
 
 
-def test_a_waiting_job_with_keep_result_as_its_only_option_has_no_state_line(seed: Seed) -> None:
+def test_a_waiting_job_has_no_state_line_if_keep_result_is_its_only_option(seed: Seed) -> None:
     enqueue(seed, "a")
     seed.enqueue(
         seed.job("b", keep_ms=HOUR, lane="2+host=h"), seed.job("c", keep_ms=HOUR, delay_ms=5)
@@ -451,7 +453,7 @@ def bound(seed: Seed, size: int) -> None:
     seed.client.run(seed.client.calls.admin.configure("q", {"kept_max_bytes": size}))
 
 
-def test_the_result_nearest_its_expiry_is_evicted_first(
+def test_the_result_that_expires_next_is_evicted_first(
     seed: Seed,
 ) -> None:
     for n in range(6):

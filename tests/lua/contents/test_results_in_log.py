@@ -115,7 +115,7 @@ def test_the_longest_allowed_result_is_logged_unchanged(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_a_poll_of_a_result_that_redis_lacks_returns_the_last_entry_of_the_outbox(
+def test_a_poll_for_an_evicted_or_expired_result_returns_the_last_entry_of_the_outbox(
     seed: Seed,
 ) -> None:
     """Checks an evicted and an expired result. Once the mirror has copied the returned entry, SQL has both results."""

@@ -71,7 +71,7 @@ def test_a_schedule_is_stored_as_a_line_a_rule_and_a_packed_job(seed: Seed) -> N
     assert "1" == seed.meta("schedules")
 
 
-def test_a_spread_delays_each_instant_by_a_shift_that_the_schedules_name_determines(
+def test_a_spread_delays_each_instant_by_a_time_that_depends_on_the_name_of_the_schedule(
     seed: Seed,
 ) -> None:
     said = {"cron": "0 8 * * *", "spread": 900}
@@ -118,7 +118,7 @@ def test_a_changed_schedule_gets_a_new_version_and_fires_no_past_instant(
     assert 1 == len(found.was)
 
 
-def test_older_code_does_not_replace_the_schedule_that_newer_code_declared(
+def test_an_older_definition_in_code_does_not_replace_a_newer_one(
     seed: Seed,
 ) -> None:
     put(seed)
@@ -220,7 +220,7 @@ def test_a_declaration_does_not_restore_a_schedule_that_an_operator_removed(seed
     assert {"beat": "same"} == put(seed)
 
 
-def test_a_second_removal_keeps_the_entry_of_a_schedule_that_code_declares(
+def test_a_schedule_that_code_still_declares_stays_removed_after_a_second_removal(
     seed: Seed,
 ) -> None:
     """An operator removes the schedule, and again four hours later. Code declares it every hour in between.
@@ -274,7 +274,7 @@ def test_older_code_may_restart_a_schedule_that_has_stopped(seed: Seed) -> None:
     assert {"beat": "kept"} == put(seed, declaration(seed, every=60))
 
 
-def test_a_released_schedule_keeps_its_rule_until_the_code_declares_its_own_rule_again(
+def test_a_released_schedule_keeps_the_operators_rule_until_code_declares_the_schedule_again(
     seed: Seed,
 ) -> None:
     put(seed)
@@ -295,7 +295,7 @@ def test_a_released_schedule_keeps_its_rule_until_the_code_declares_its_own_rule
     assert {"beat": "changed"} == put(seed, declaration(seed, every=60))
 
 
-def test_a_release_does_not_restore_a_rule_that_newer_code_has_replaced(seed: Seed) -> None:
+def test_the_release_of_a_schedule_does_not_let_older_code_replace_newer_code(seed: Seed) -> None:
     put(seed)
     put(seed, declaration(seed, every=60), source="live")
     put(seed)
@@ -343,7 +343,7 @@ def test_a_released_schedule_that_no_code_declares_stops(seed: Seed) -> None:
     assert "undeclared" == answer.told["beat"].outcome
 
 
-def test_a_declaration_does_not_restore_a_schedule_that_was_set_live_and_then_removed(
+def test_a_schedule_that_was_set_live_stays_removed_although_code_declares_it(
     seed: Seed,
 ) -> None:
     """Redis must remember the removal. Otherwise the next worker would declare the schedule again."""

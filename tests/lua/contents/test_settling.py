@@ -73,7 +73,7 @@ def test_a_final_failure_makes_the_job_dead_with_its_reason(seed: Seed) -> None:
     assert changes["outbox"] == [entry(3, "died", f'[["a","{T}-2","gave_up",1,{ERROR}]]')]
 
 
-def test_requeue_resets_the_failures_of_a_job_and_continues_the_count_of_its_claims(
+def test_requeue_resets_the_failures_of_a_job_but_continues_to_count_its_claims(
     seed: Seed,
 ) -> None:
     seed.dead("a")

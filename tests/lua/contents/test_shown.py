@@ -72,7 +72,7 @@ def test_the_first_report_of_a_job_writes_its_line_and_switches_the_feature_on(s
     }
 
 
-def test_a_repeated_or_overtaken_report_changes_nothing(seed: Seed) -> None:
+def test_a_report_of_progress_that_is_repeated_or_late_changes_nothing(seed: Seed) -> None:
     claim = seed.running("a")
     seed.show(claim, says="2/3", number=2, chunks=[(1, "one"), (2, "two")])
 
@@ -96,7 +96,7 @@ def test_only_the_worker_that_holds_the_claim_can_show_a_progress_or_chunks(seed
         assert seed.snapshot() == before
 
 
-def test_the_chunks_of_the_next_claim_have_the_next_numbers(seed: Seed) -> None:
+def test_the_chunks_of_the_next_claim_continue_the_numbers_of_the_claim_before(seed: Seed) -> None:
     first = seed.running("a")
     seed.show(first, says="1/3", chunks=[(1, "one"), (2, "two")])
     seed.fail(first)
@@ -156,7 +156,7 @@ def test_a_line_that_no_script_writes_is_replaced(seed: Seed, field: str | bytes
     assert seed.snapshot()["shown"] == {}
 
 
-def test_a_job_keeps_its_last_thousand_chunks_and_readers_learn_what_they_missed(
+def test_a_job_keeps_its_last_thousand_chunks_and_readers_learn_how_many_they_missed(
     seed: Seed,
 ) -> None:
     claim = seed.running("a")
@@ -288,7 +288,7 @@ def test_another_job_with_the_same_id_begins_a_new_stream(seed: Seed) -> None:
     seed.assert_consistent()
 
 
-def test_new_chunks_after_a_loss_have_higher_numbers_than_the_chunks_that_were_read(
+def test_chunks_emitted_after_the_stream_was_lost_have_higher_numbers_than_chunks_already_read(
     seed: Seed,
 ) -> None:
     claim = seed.running("a")
@@ -305,7 +305,7 @@ def numbered(*texts: str, first: int = 1) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("has_looked", [True, False], ids=["reads on", "comes back"])
-def test_a_reader_gets_chunks_of_a_new_claim_whose_numbers_are_below_the_readers_place(
+def test_a_reader_gets_all_chunks_of_a_new_claim_though_a_failover_has_set_their_numbers_back(
     seed: Seed, has_looked: bool
 ) -> None:
     """A failover has taken the last chunks that the reader got."""
@@ -335,7 +335,7 @@ def test_a_reader_gets_chunks_of_a_new_claim_whose_numbers_are_below_the_readers
 
 
 @pytest.mark.parametrize("has_looked", [True, False], ids=["reads on", "comes back"])
-def test_a_reader_gets_the_chunks_of_a_new_job_after_the_stream_was_lost(
+def test_a_reader_gets_the_chunks_of_a_new_job_after_the_stream_of_the_old_job_has_expired(
     seed: Seed, has_looked: bool
 ) -> None:
     claim = seed.running("a")

@@ -41,7 +41,7 @@ def test_calls_with_ten_thousand_records_are_carried_out(seed: Seed) -> None:
     assert seed.snapshot()["jobs"] == {}
 
 
-def test_a_claim_reads_hardly_more_arguments_than_it_returns(seed: Seed) -> None:
+def test_a_claim_reads_the_arguments_of_only_a_few_jobs_more_than_it_returns(seed: Seed) -> None:
     """Each of a hundred jobs has 100 KB of arguments. A claim for 150 KB returns two jobs, and reads at most twelve."""
     big = '{"x":"' + "y" * 100_000 + '"}'
     seed.enqueue(*(f"j-{n}" for n in range(100)), args_json=big)

@@ -19,7 +19,7 @@ def enqueue_and_cancel(seed: Seed, alive: set[int], count: int) -> list[str]:
     return [ids[n] for n in sorted(alive)]
 
 
-def test_a_claim_skips_a_bounded_number_of_entries_by_pages(seed: Seed) -> None:
+def test_each_claim_skips_a_bounded_number_of_entries_of_cancelled_jobs(seed: Seed) -> None:
     enqueue_and_cancel(seed, {2_000}, 2_001)
 
     first = seed.claim(1, sweep_max=50)
@@ -36,7 +36,7 @@ def test_a_claim_skips_a_bounded_number_of_entries_by_pages(seed: Seed) -> None:
     assert seed.meta("tombstones") == "0"
 
 
-def test_a_claim_that_may_skip_enough_entries_takes_the_job_after_them(seed: Seed) -> None:
+def test_a_claim_takes_the_job_after_1800_entries_of_cancelled_jobs(seed: Seed) -> None:
     enqueue_and_cancel(seed, {1_800}, 1_801)
 
     assert [job.id for job in seed.claim(1).jobs] == ["j-1800"]
@@ -44,14 +44,18 @@ def test_a_claim_that_may_skip_enough_entries_takes_the_job_after_them(seed: See
 
 
 @pytest.mark.parametrize("before", [16, 79, 80, 81, 143, 144, 145, 458])
-def test_a_job_at_the_edge_of_a_page_is_claimed(seed: Seed, before: int) -> None:
+def test_a_claim_takes_jobs_at_the_edge_of_a_page_of_skipped_entries(
+    seed: Seed, before: int
+) -> None:
     ids = enqueue_and_cancel(seed, {before, before + 1, before + 40}, before + 100)
 
     assert [job.id for job in seed.claim(10).jobs] == ids
     seed.assert_consistent()
 
 
-def test_claims_take_the_jobs_among_skipped_entries_in_order(seed: Seed) -> None:
+def test_claims_take_jobs_in_order_though_many_entries_of_cancelled_jobs_lie_between_them(
+    seed: Seed,
+) -> None:
     chosen = random.Random(40)
     for _ in range(8):
         count, alive = chosen.randrange(50, 1_200), set[int]()
@@ -77,7 +81,7 @@ def test_claims_take_the_jobs_among_skipped_entries_in_order(seed: Seed) -> None
         seed.complete(*held)
 
 
-def test_long_arguments_behind_skipped_entries_are_not_read_to_find_the_next_job(
+def test_a_claim_that_skips_entries_does_not_read_long_arguments_of_the_jobs_behind_them(
     seed: Seed,
 ) -> None:
     long = [seed.job(f"long-{n}", args_json='{"text":"%s"}' % ("x" * 50_000)) for n in range(100)]
@@ -96,7 +100,7 @@ def test_long_arguments_behind_skipped_entries_are_not_read_to_find_the_next_job
     assert read["cmdstat_lrange"]["calls"] == 1
 
 
-def test_a_skip_of_entries_stops_at_the_first_live_job_and_at_its_bound(seed: Seed) -> None:
+def test_a_call_that_skips_entries_stops_at_the_first_live_job_or_at_its_limit(seed: Seed) -> None:
     keys = queue_keys("q")
     source = PagedKey("ready:2", frozenset({State.READY}))
     gone = [f"g{n:04}" for n in range(1_200)]

@@ -145,7 +145,7 @@ def test_a_worker_with_a_fast_clock_fires_no_instant_early(seed: Seed) -> None:
     assert [] == told(seed)
 
 
-def test_spread_is_added_before_the_instant_is_compared_with_the_clock(seed: Seed) -> None:
+def test_an_instant_is_early_until_the_spread_has_passed_too(seed: Seed) -> None:
     schedule = put(seed, every=100, spread=90)
     shift = schedule.due_ms - schedule.next_ms
     at = schedule.next_ms
@@ -199,7 +199,7 @@ def test_an_instant_later_than_the_grace_is_logged_as_missed(seed: Seed) -> None
     assert (at, at + 100_000) == (stored(seed).last_ms, stored(seed).next_ms)
 
 
-def test_the_event_of_an_instant_counts_the_instants_that_were_passed_over(seed: Seed) -> None:
+def test_the_event_of_an_instant_counts_the_instants_that_were_missed_before_it(seed: Seed) -> None:
     put(seed)
     until_due(seed)
     fire(seed)
@@ -425,7 +425,7 @@ def test_a_paused_queue_accepts_the_jobs_of_its_schedules(seed: Seed) -> None:
     assert () == seed.claim().jobs
 
 
-def test_two_schedules_whose_names_begin_alike_are_fired_separately(seed: Seed) -> None:
+def test_two_schedules_fire_separately_though_one_name_begins_with_the_other(seed: Seed) -> None:
     put(seed, "a", "a-1")
     until_due(seed, "a", more_ms=EVERY_MS)
 

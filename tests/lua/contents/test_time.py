@@ -7,7 +7,7 @@ from tests.kit.snapshots import diff, without_slot
 from tests.lua.contents.entries import T, entry
 
 
-def test_an_expired_lease_counts_as_a_loss_and_the_job_is_claimed_again(seed: Seed) -> None:
+def test_a_claim_counts_an_expired_lease_as_a_loss_and_claims_the_job_again(seed: Seed) -> None:
     claim = seed.running("a")
     seed.live(LEASE_MS)
     now = T + LEASE_MS
@@ -121,7 +121,7 @@ def test_a_gap_of_two_thirds_of_a_lease_without_calls_is_ignored(seed: Seed) -> 
     assert str(seed.now + LEASE_MS) == seed.meta("no_reap_before")
 
 
-def test_leases_expire_later_once_after_a_time_in_which_no_call_came(seed: Seed) -> None:
+def test_a_gap_without_calls_postpones_the_expiry_of_leases_only_once(seed: Seed) -> None:
     seed.running("a")
     seed.advance(LEASE_MS)
     seed.extend([])
@@ -222,7 +222,7 @@ def test_a_slot_that_a_relay_has_named_is_remembered_for_thirty_days(seed: Seed)
     assert not [name for name in seed.snapshot()["slots"] if name.startswith("inbox.")]
 
 
-def test_a_claim_does_not_forget_its_own_slot(seed: Seed) -> None:
+def test_a_claim_does_not_forget_the_call_slot_that_it_uses_itself(seed: Seed) -> None:
     seed.claim(0)
     seed.advance(2 * 3_600_000)
     seed.claim(0)

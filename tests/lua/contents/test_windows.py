@@ -40,7 +40,7 @@ def due(seed: Seed, job_id: str) -> int:
 # Throttle.
 
 
-def test_an_enqueue_of_a_throttled_job_writes_its_window_into_the_keys(
+def test_enqueue_writes_the_throttle_window_of_a_job_into_the_state_line_the_event_and_slots(
     seed: Seed,
 ) -> None:
     throttle(seed, "a")
@@ -76,7 +76,7 @@ def test_calls_within_a_window_are_answered_with_the_first_job_of_the_window(
 
 
 @pytest.mark.parametrize("end", ["succeeds", "dies", "is cancelled", "expires", "runs"])
-def test_a_throttled_name_is_held_until_its_window_ends_whenever_the_job_ends(
+def test_a_throttled_name_is_held_until_its_window_ends_even_if_the_job_ends_earlier(
     seed: Seed, end: str
 ) -> None:
     throttle(seed, "a", expires_in_ms=10_000)
@@ -108,7 +108,9 @@ def test_a_claim_forgets_expired_names(seed: Seed) -> None:
     assert MARK not in seed.snapshot()["expiring"]
 
 
-def test_a_sweep_of_expired_names_keeps_a_name_that_another_job_has_taken_since(seed: Seed) -> None:
+def test_removing_expired_names_keeps_a_name_that_another_job_has_taken_in_the_meantime(
+    seed: Seed,
+) -> None:
     """A deploy has changed the task from the option Throttle to the option Unique."""
     throttle(seed, "a")
     seed.complete(*seed.claim().jobs)
@@ -173,7 +175,7 @@ def test_a_window_can_be_freed_after_the_end_of_its_job(seed: Seed, ended: bool)
     assert ("b",) == throttle(seed, "b").ids
 
 
-def test_freeing_a_name_after_its_window_has_expired_returns_no_job(seed: Seed) -> None:
+def test_freeing_a_name_whose_window_has_expired_returns_no_job(seed: Seed) -> None:
     throttle(seed, "a")
     seed.advance(WINDOW_MS)
 
@@ -235,7 +237,7 @@ def test_each_debounced_call_delays_the_job_up_to_the_latest_instant(seed: Seed)
     assert ["enqueued", "replaced"] == events_of(seed.entries(), "a")
 
 
-def test_a_debounced_job_runs_a_delay_after_the_last_call(seed: Seed) -> None:
+def test_a_debounced_job_runs_when_its_delay_has_passed_after_the_last_call(seed: Seed) -> None:
     debounce(seed, "a")
     seed.advance(3_000)
     debounce(seed, "b")
@@ -335,7 +337,9 @@ def test_a_debounced_job_is_restored_with_its_name_only_if_it_was_never_claimed(
 
 
 @pytest.mark.parametrize("call", ["=", f"={'0' * 32}"])
-def test_an_enqueued_event_has_both_the_remembered_id_and_the_window(seed: Seed, call: str) -> None:
+def test_an_enqueued_event_has_the_remembered_window_and_the_throttle_window(
+    seed: Seed, call: str
+) -> None:
     throttle(seed, "a", remember_ms=WINDOW_MS, call=call)
     (told,) = [e for e in seed.entries() if e.event == "enqueued"]
     fields = told.jobs[0].fields

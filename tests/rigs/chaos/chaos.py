@@ -113,11 +113,12 @@ def run(
     rate: float = RATE,
     kinds: Sequence[str] | None = None,
     postgres: PostgresServer | None = None,
+    far: bool = False,
     on_fault: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     """Make one run. Raises AssertionError if a process does not start, or does not end after SIGTERM."""
     draw = random.Random(seed)
-    stage = Stage(place, audit_url, engine, seed, rate)
+    stage = Stage(place, audit_url, engine, seed, rate, far=far)
     stage.postgres = postgres
     records = Records(limits=tasks.LIMITS)
     problems = []

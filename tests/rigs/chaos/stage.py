@@ -34,6 +34,8 @@ from tests.rigs.stage import DURABLE, WORKER, Crew
 
 LOOK_S: Final = 0.1
 """The time (s) between two comparisons of the outboxes with the cursors."""
+FAR_S: Final = 0.002
+"""The round trip (s) to a Redis that is far away, without the time that the proxy takes."""
 SUPERVISOR: Final = "supervisor"
 MIRROR: Final = "mirror"
 PRODUCER: Final = "producer"
@@ -42,8 +44,19 @@ PRODUCER: Final = "producer"
 class Stage(Crew):
     """All running processes of a chaos run. Use its method ``up`` in a ``with`` statement."""
 
-    def __init__(self, place: Path, audit_url: str, engine: Engine, seed: int, rate: float) -> None:
-        """``rate`` is the number of jobs per second that all producers together enqueue."""
+    def __init__(
+        self,
+        place: Path,
+        audit_url: str,
+        engine: Engine,
+        seed: int,
+        rate: float,
+        *,
+        far: bool = False,
+    ) -> None:
+        """``rate`` is the number of jobs per second that all producers together enqueue. With ``far``, a round trip to
+        Redis takes FAR_S at least, and each worker outside of the supervisor serves one queue: such a worker arms its
+        claims."""
         super().__init__(place)
         self.audit_url = audit_url
         self.server = RedisServer(engine, place, DURABLE)
@@ -51,6 +64,7 @@ class Stage(Crew):
         self.progress: list[Progress] = []
         self._seed = seed
         self._rate = rate
+        self._far = far
         self._told = itertools.count(1)
         self._closing = threading.Event()
 
@@ -60,7 +74,7 @@ class Stage(Crew):
     def up(self) -> Iterator[Client]:
         self.server.start()
         # What runs reaches Redis through it; who looks on does so directly.
-        self.proxy = Proxy(self.server.port, self._seed)
+        self.proxy = Proxy(self.server.port, self._seed, FAR_S / 2 if self._far else 0.0)
         self.database = Database(self.audit_url)
         migrate.upgrade_schema(self.database)
         looker = threading.Thread(target=self._look_on, name="chaos-progress")
@@ -94,12 +108,15 @@ class Stage(Crew):
             told, seed = self.place / f"told-{number}", self._seed * 1_000 + number
             return ["tests.rigs.chaos.producer", url, str(told), str(seed), str(self._rate / 2)]
 
-        options = ("--concurrency", "5", "--grace", "3")
-        worker = [*worker_words("tests.rigs.chaos.tasks:app", tasks.QUEUES, url), *options]
+        def worker_of(*queues: str) -> list[str]:
+            options = ("--concurrency", "5", "--grace", "3")
+            return [*worker_words("tests.rigs.chaos.tasks:app", queues, url), *options]
+
+        each = itertools.cycle([(name,) for name in tasks.QUEUES] if self._far else [tasks.QUEUES])
         self.knows(PRODUCER, producer)
         self.knows(MIRROR, lambda: ["tests.kit.mirror_service", url, self.audit_url])
-        self.knows(WORKER, lambda: worker)
-        self.knows(SUPERVISOR, lambda: [*worker, "--processes", "2"])
+        self.knows(WORKER, lambda: worker_of(*next(each)))
+        self.knows(SUPERVISOR, lambda: [*worker_of(*tasks.QUEUES), "--processes", "2"])
 
     # Looking.
 

@@ -62,12 +62,12 @@ def test_the_json_output_of_chaos_has_the_documented_keys() -> None:
         outcome("violated"), outcome("violated", gaps=1), outcome("unknown"),
     ],
 )  # fmt: skip
-def test_a_run_with_any_problem_is_not_reported_as_clean(bad: chaos.Outcome) -> None:
+def test_a_chaos_run_with_any_problem_is_not_reported_as_clean(bad: chaos.Outcome) -> None:
     assert outcome(lost=1, orphaned_reported=1, duplicated_explained=1).clean
     assert not bad.clean
 
 
-def test_a_run_is_clean_if_verify_is_unknown_only_because_the_outbox_was_trimmed() -> None:
+def test_a_chaos_run_is_clean_if_verify_is_unknown_only_because_the_outbox_was_trimmed() -> None:
     assert outcome("unknown", gaps=1).clean
 
 

@@ -17,7 +17,7 @@ from tests.kit.schemas import lay_schema
 from tests.rigs.chaos.records import read_gaps
 
 
-def test_a_gap_in_the_log_lasts_between_its_two_neighbouring_entries(
+def test_a_gap_is_said_to_last_from_the_last_entry_before_it_to_the_first_entry_after_it(
     valkey_url: str, tmp_path: Path
 ) -> None:
     database = Database(f"sqlite:///{tmp_path / 'audit.db'}")

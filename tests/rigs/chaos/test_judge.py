@@ -242,14 +242,16 @@ def test_the_judge_of_chaos_runs_counts_the_jobs_of_honest_records() -> None:
     assert judge(but(flushed(), named={"d"})).orphaned_reported == 1
 
 
-def test_recovery_lasts_from_a_workers_kill_to_the_next_claim_of_its_jobs() -> None:
+def test_the_measured_recovery_of_a_killed_worker_ends_at_the_next_claims_of_its_jobs() -> None:
     records = honest()
     records.faults = [Fault("worker_kill", 2_000, 2_000, held=("c", "a"))]
 
     assert judge(records).held_s == [pytest.approx(0.35)]
 
 
-def test_recovery_lasts_until_a_job_that_was_claimed_after_the_fault_has_ended() -> None:
+def test_the_measured_recovery_from_a_fault_ends_when_a_job_that_was_claimed_after_it_has_ended() -> (
+    None
+):
     """A job that was claimed before the fault does not count: it may end during the fault, or be reported late."""
     records = honest()
     records.faults = [Fault("redis_stop", 100, 205), Fault("redis_stop", 3_000, 4_000)]
@@ -259,7 +261,7 @@ def test_recovery_lasts_until_a_job_that_was_claimed_after_the_fault_has_ended()
     assert recovery.seconds == [pytest.approx(2.296)]
 
 
-def test_the_lag_lasts_until_sql_has_the_entries_that_the_outbox_had() -> None:
+def test_the_measured_lag_of_sql_ends_when_sql_has_the_entries_that_the_outbox_had() -> None:
     records = honest()
     records.faults = [Fault("sql_lock", 50, 450)]
     records.progress = [

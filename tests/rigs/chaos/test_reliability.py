@@ -29,7 +29,7 @@ def test_the_page_on_reliability_describes_every_kind_of_fault() -> None:
     assert described == set(KINDS)
 
 
-def test_the_list_of_faults_names_existing_kinds_scripts_and_tests() -> None:
+def test_each_row_of_the_list_of_faults_names_existing_scripts_and_tests() -> None:
     rows = re.findall(r"^\| (\d+) \|.*\| (.*) \|$", section("The list of faults"), re.MULTILINE)
     assert [int(number) for number, _ in rows] == list(range(1, 32))
     for number, attacked in rows:

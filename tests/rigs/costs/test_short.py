@@ -27,7 +27,7 @@ def test_no_rate_is_exceeded_by_jobs_that_cost_up_to_three_times_the_burst(
     assert min(found.at_nine_tenths) > 0
 
 
-def test_all_jobs_of_a_key_wait_after_a_429_and_no_attempt_is_spent(
+def test_after_a_429_all_jobs_of_the_key_wait_and_none_spends_an_attempt(
     valkey: RedisServer, tmp_path: Path
 ) -> None:
     found = refusals.refuse(valkey.url, tmp_path, 1_000, 2)
@@ -37,7 +37,9 @@ def test_all_jobs_of_a_key_wait_after_a_429_and_no_attempt_is_spent(
     assert 1 in found.probes
 
 
-def test_breakers_hold_while_services_fail_and_workers_and_redis_end(tmp_path: Path) -> None:
+def test_breakers_keep_their_limits_while_services_fail_and_workers_and_redis_are_killed(
+    tmp_path: Path,
+) -> None:
     with served(engines()[0], tmp_path, DURABLE) as server:
         found = breaker.strain(
             server, tmp_path, 2.2, hosts_count=2, processes=2, places=3, every_s=0.6
@@ -65,7 +67,7 @@ def event(kind: str, at_ms: int, job: str = "a", **facts: Any) -> Told:
         ([6_499, 6_500, 6_501], 2),
     ],
 )
-def test_the_judge_of_pauses_finds_a_claim_that_comes_too_early(
+def test_the_judge_of_pauses_finds_claims_that_come_too_early(
     claims: list[int], found: int
 ) -> None:
     """Checks a pause from 1,000 to 6,000 ms. Afterwards, one job may begin every 500 ms."""
@@ -83,7 +85,7 @@ def test_the_judge_of_pauses_finds_a_claim_that_comes_too_early(
 @pytest.mark.parametrize(
     ("claim", "at_ms", "found"), [(1, 1_500.5, 0), (2, 1_500.5, 1), (2, 6_000.1, 0)]
 )
-def test_the_judge_of_runs_finds_a_handler_that_began_in_a_pause(
+def test_the_judge_of_runs_finds_a_handler_that_began_during_a_pause(
     claim: int, at_ms: float, found: int
 ) -> None:
     """Checks a job whose first claim was before the pause. The handler of this claim may begin in the pause."""

@@ -59,6 +59,8 @@ class Worker(NamedTuple):
     """The outcomes that this look has found."""
     at: int = 0
     """The child to which the call belongs."""
+    is_first: bool = False
+    """True from the begin of the entry that enqueues the children until its end: no earlier run has enqueued any."""
 
 
 class Teller(NamedTuple):

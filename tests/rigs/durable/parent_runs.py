@@ -313,13 +313,18 @@ class ParentRuns(Searched[History]):
             is_late = self.has("children are enqueued before the box has its life")
             memory = worker.box._replace(plan="begun")
             box = box._replace(life=worker.box.life, plan=box.plan or "begun")
-            follows = worker._replace(box=memory, does="plan" if is_late else "enqueue", at=0)
+            follows = worker._replace(
+                box=memory, does="plan" if is_late else "enqueue", at=0, is_first=not is_late
+            )
             return follows, history._replace(parent=parent._replace(box=box))
         if does == "plan":
             memory = worker.box._replace(plan="saved")
             changed = history._replace(
                 parent=parent._replace(box=box._replace(life=worker.box.life, plan="saved"))
             )
+            if worker.is_first:
+                # The worker that ends a child finds the box, so its signal comes.
+                return worker._replace(box=memory, does="wait", at=ALL[-1], is_first=False), changed
             return self.looks_again(changed, worker._replace(box=memory))
         if does == "items":
             items = worker.box.items

@@ -6,7 +6,7 @@ from tests.kit.servers import RedisServer
 from tests.rigs.durable.kills import run
 
 
-def test_no_saved_step_is_repeated_and_no_step_is_skipped_if_workers_are_killed(
+def test_killing_workers_repeats_no_saved_step_and_skips_no_step(
     valkey: RedisServer, sqlite_url: str
 ) -> None:
     database = Database(sqlite_url)

@@ -9,7 +9,9 @@ BUGS = [(name, bug) for name, kind in SHORT.items() for bug in kind.bugs]
 
 @pytest.mark.parametrize("name", SHORT)
 @pytest.mark.slow
-def test_each_order_of_calls_in_the_model_keeps_the_promises_and_can_end(name: str) -> None:
+def test_every_order_of_calls_in_the_durable_model_keeps_the_promises_and_can_come_to_an_end(
+    name: str,
+) -> None:
     verdict = SHORT[name].verdict()
 
     assert "" == verdict.problem

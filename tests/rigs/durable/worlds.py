@@ -127,7 +127,8 @@ SHORT: Final[dict[str, Kind]] = {
     ),
     "a box is emptied": Kind(lambda planted: Emptying(planted), OF_BOXES),
     "a join by signals alone": Kind(
-        lambda planted: Joins(planted, Budget(deaths=1), needed=1, looks=False), OF_SIGNALS
+        lambda planted: Joins(planted, Budget(crashes=1, deaths=1), needed=1, looks=False),
+        OF_SIGNALS,
     ),
     "a join, and a killed worker": Kind(
         lambda planted: Joins(

@@ -160,23 +160,11 @@ class Boxes:
 
     def _taken(self, entry: Entry, box: Box, facts: Mapping[str, Any], old: Step | None) -> Wrong:
         """Check how a wait or a sleep ended: it took a signal, or its time had passed (I21, I23)."""
-        name, number = facts["name"], facts["message"]
-        mail = box.mail(name)
-        if number is not None:
-            if number in box.taken:
-                yield f"I21: signal {number} is taken twice"
-            box.taken.add(number)
-            if number not in mail or (self.has_lost and box.signals[number] != facts["digest"]):
-                # Redis may have forgotten the signal, and given its number to another one.
-                if not self.has_lost:
-                    yield f"I21: {name} takes signal {number}, which does not wait"
-                return
-            if number != mail[0] and not self.has_lost:
-                yield f"I21: {name} takes signal {number} before {mail[0]}"
-            mail.remove(number)
-            if box.signals[number] != facts["digest"]:
-                yield f"I21: {name} takes {facts['digest']} of signal {number}"
+        name = facts["name"]
+        if facts["message"] is not None:
+            yield from self._takes_signal(box, facts)
         elif facts["digest"] == OVER:
+            mail = box.mail(name)
             if old is None or old.kind is None:
                 if not self.has_lost:
                     yield f"I23: {name} is over and was not begun"
@@ -186,6 +174,26 @@ class Boxes:
                 yield f"I21: {name} is over, and signal {mail[0]} waits"
         elif old is not None and old.kind is not None:
             yield f"I21: {name} was a {old.kind}, and is saved as a step"
+
+    def _takes_signal(self, box: Box, facts: Mapping[str, Any]) -> Wrong:
+        """Check that a wait took the oldest signal of its name, and that no wait had taken this signal before (I21)."""
+        name, number = facts["name"], facts["message"]
+        mail = box.mail(name)
+        if number in box.taken:
+            yield f"I21: signal {number} is taken twice"
+        if number not in mail or (self.has_lost and box.signals[number] != facts["digest"]):
+            # Redis may have forgotten the signal, and given its number to another one. The other one still waits.
+            if not any(number in numbers for numbers in box.waiting.values()):
+                box.taken.add(number)
+            if not self.has_lost:
+                yield f"I21: {name} takes signal {number}, which does not wait"
+            return
+        box.taken.add(number)
+        if number != mail[0] and not self.has_lost:
+            yield f"I21: {name} takes signal {number} before {mail[0]}"
+        mail.remove(number)
+        if box.signals[number] != facts["digest"]:
+            yield f"I21: {name} takes {facts['digest']} of signal {number}"
 
     # Signals.
 

@@ -12,7 +12,7 @@ def test_the_judge_compares_answers_with_the_existing_jobs() -> None:
     assert answers.missing({"a", "c"}) == ["b"]
 
 
-def test_the_judge_accepts_a_repeated_call_that_discards_a_job_which_redis_has_lost() -> None:
+def test_the_judge_accepts_that_a_repeated_call_discards_a_job_that_redis_has_lost() -> None:
     """Checks a case that seed 1524 of the simulator found. Redis accepted a job, its reply was lost, and Redis forgot
     the job.
 

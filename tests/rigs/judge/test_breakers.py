@@ -40,22 +40,24 @@ def without(*left_out: tuple[str, int, str]) -> list[tuple[str, int, str]]:
     return [each for each in LOG if each not in left_out]
 
 
-def test_a_breaker_that_holds_is_not_reported() -> None:
+def test_the_judge_reports_nothing_for_a_breaker_that_works() -> None:
     assert judged(LOG) == []
 
 
-def test_a_failure_that_is_logged_behind_the_pause_by_the_same_call_counts_before_it() -> None:
+def test_the_judge_counts_a_failure_that_its_call_logs_after_the_pause_as_a_failure_before_it() -> (
+    None
+):
     log = [*without(("retried", 110, "a"))]
     log.insert(log.index(("retried", 120, "b")), ("retried", 120, "a"))
 
     assert judged(log) == []
 
 
-def test_a_run_that_begins_in_a_pause_is_reported() -> None:
+def test_the_judge_reports_a_handler_that_begins_during_a_pause() -> None:
     assert judged(LOG, d=(619, 629, OK)) == ["d, claim 1: began 1 ms before the end of a pause"]
 
 
-def test_a_second_probe_is_reported() -> None:
+def test_the_judge_reports_a_second_probe() -> None:
     log = without(("succeeded", 630, "d"))
 
     assert judged(log, d=(620, 700, OK), e=(640, 650, OK)) == [
@@ -64,7 +66,7 @@ def test_a_second_probe_is_reported() -> None:
     ]
 
 
-def test_a_probe_may_begin_once_the_last_one_has_lost_its_lease() -> None:
+def test_the_judge_accepts_a_new_probe_only_after_the_last_probe_has_lost_its_lease() -> None:
     log = [("lease_expired", 640, "d") if each == ("succeeded", 630, "d") else each for each in LOG]
 
     assert judged(log, d=(620, 700, OK)) == []
@@ -73,7 +75,7 @@ def test_a_probe_may_begin_once_the_last_one_has_lost_its_lease() -> None:
     ]
 
 
-def test_a_scope_whose_lost_probe_has_no_successor_is_reported() -> None:
+def test_the_judge_reports_a_scope_in_which_no_probe_follows_a_lost_probe() -> None:
     log = [*without(*LOG[-3:]), ("lease_expired", 640, "d")]
 
     assert judged(log, e=RUNS["e"])[0] == (
@@ -81,7 +83,7 @@ def test_a_scope_whose_lost_probe_has_no_successor_is_reported() -> None:
     )
 
 
-def test_a_scope_that_no_probe_opens_is_reported() -> None:
+def test_the_judge_reports_a_scope_in_which_no_probe_begins_after_the_pause() -> None:
     assert judged(LOG[:7])[0] == "h is not open, and no probe has begun since its pause"
 
 
@@ -93,11 +95,11 @@ def test_a_scope_that_no_probe_opens_is_reported() -> None:
         (without(("claimed", 640, "e")), "e ran in claim 1, which the log does not have"),
     ],
 )
-def test_a_wrong_count_of_failures_and_a_lost_claim_are_reported(log: Any, says: str) -> None:
+def test_the_judge_reports_a_wrong_number_of_failures_and_a_lost_claim(log: Any, says: str) -> None:
     assert any(each.startswith(says) for each in judged(log))
 
 
-def test_a_probe_that_fails_must_pause_its_scope() -> None:
+def test_the_judge_reports_a_failed_probe_that_does_not_pause_its_scope() -> None:
     log = [("retried", 630, "d") if each == ("succeeded", 630, "d") else each for each in LOG]
 
     assert judged(log, d=(620, 629, FAILED))[0] == (
@@ -105,7 +107,7 @@ def test_a_probe_that_fails_must_pause_its_scope() -> None:
     )
 
 
-def test_more_failed_runs_than_the_limit_and_those_in_flight_are_reported() -> None:
+def test_the_judge_reports_more_failed_runs_than_the_limit_and_the_running_jobs_explain() -> None:
     """Checks a run that failed according to its line, but was given back according to the log."""
     log = [("rolled_back", 105, "c"), *(each for each in LOG if each[2] != "c")]
     log.sort(key=lambda each: each[1])
@@ -116,7 +118,7 @@ def test_more_failed_runs_than_the_limit_and_those_in_flight_are_reported() -> N
     )
 
 
-def test_a_failure_or_a_success_without_the_handlers_line_is_reported() -> None:
+def test_the_judge_reports_a_logged_end_that_contradicts_the_line_of_the_handler() -> None:
     assert judged(LOG, a=(101, 109, OK)) == [
         "a, claim 1: failed in the log, and not by its handler's line"
     ]

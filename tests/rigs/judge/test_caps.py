@@ -40,18 +40,18 @@ def test_the_judge_accepts_a_claim_within_its_cap(cap: int | None) -> None:
 
 
 @pytest.mark.parametrize("end", [Event.SUCCEEDED, Event.LEASE_EXPIRED, Event.ROLLED_BACK])
-def test_the_judge_frees_the_place_of_a_claim_when_the_claim_ends(end: Event) -> None:
+def test_the_judge_counts_a_place_in_a_cap_as_free_once_its_claim_has_ended(end: Event) -> None:
     log = claimed_in_turn(2, end)
 
     assert unproved(log) == []
     assert most_running(log) == 2
 
 
-def test_the_judge_does_not_end_a_claim_at_a_cancel_request() -> None:
+def test_the_judge_does_not_count_a_request_to_cancel_as_the_end_of_a_claim() -> None:
     assert unproved(claimed_in_turn(2, Event.CANCEL_REQUESTED)) != []
 
 
-def test_a_run_that_begins_when_another_ends_does_not_overlap_it() -> None:
+def test_a_run_that_begins_at_the_moment_when_another_run_ends_does_not_overlap_it() -> None:
     marks = [
         Mark(1, 1, "s", "a"),
         Mark(2, 1, "s", "b"),

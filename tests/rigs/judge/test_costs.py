@@ -26,7 +26,7 @@ def ran(
 
 
 @pytest.mark.parametrize(("began_ms", "found"), [(1_049.9, 1), (1_050.0, 0), (2_000.0, 0)])
-def test_a_handler_that_began_before_its_cost_had_come_back_is_reported(
+def test_the_judge_reports_a_handler_that_began_before_the_rate_had_regained_its_cost(
     began_ms: float, found: int
 ) -> None:
     lines = [ran(1, 1_000.5, 1_000), ran(2, began_ms, 500, pid=2)]
@@ -37,7 +37,7 @@ def test_a_handler_that_began_before_its_cost_had_come_back_is_reported(
     assert problems in ([], ["j2 of k began 1 ms too early to take 500"])
 
 
-def test_a_handler_that_began_while_its_key_was_in_debt_is_reported() -> None:
+def test_the_judge_reports_a_handler_that_began_while_its_key_was_in_debt() -> None:
     dear = ran(1, 1_000, 3_000)
 
     for began_ms, key, found in ((1_200, "k", 1), (1_201, "k", 0), (1_000, "other", 0)):
@@ -45,7 +45,7 @@ def test_a_handler_that_began_while_its_key_was_in_debt_is_reported() -> None:
         assert len(too_early(runs(lines, 9, since_ms=1_000), bucket)) == found
 
 
-def test_a_claim_that_may_have_come_much_earlier_than_its_handler_is_not_reported() -> None:
+def test_the_judge_accepts_a_handler_whose_claim_may_have_come_much_earlier() -> None:
     """Checks two handlers that began at almost the same time: the first may have been claimed at 900 ms."""
     lines = [ran(1, 1_000, 1_000), ran(2, 1_001, 1_000, pid=2)]
 
@@ -54,7 +54,9 @@ def test_a_claim_that_may_have_come_much_earlier_than_its_handler_is_not_reporte
 
 
 @pytest.mark.parametrize(("places", "found"), [(1, 1), (2, 0)])
-def test_a_job_was_not_claimed_before_its_worker_had_a_free_place(places: int, found: int) -> None:
+def test_the_judge_assumes_no_claim_before_the_worker_had_a_free_place(
+    places: int, found: int
+) -> None:
     """Checks a worker whose job of another key ended at 990 ms. If the worker has a second place, it may have claimed
     its next job before that time."""
     lines = [
@@ -66,7 +68,7 @@ def test_a_job_was_not_claimed_before_its_worker_had_a_free_place(places: int, f
     assert len(too_early(runs(lines, places, since_ms=500), bucket)) == found
 
 
-def test_runs_are_judged_in_the_order_of_their_claims() -> None:
+def test_the_judge_orders_runs_by_their_claims_and_not_by_their_beginnings() -> None:
     """Checks a job of 3,000 tokens that was claimed after a job of 10 tokens, and whose handler began first."""
     cheap, dear = ran(1, 1_010, 10), ran(2, 1_001, 3_000, pid=2)
 

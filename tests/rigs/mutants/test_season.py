@@ -65,7 +65,9 @@ class Season(Fleet):
                 self.lose_workers()
 
 
-def test_verify_proves_a_generated_season_of_a_queue(valkey_url: str, sqlite_url: str) -> None:
+def test_verify_proves_the_generated_log_of_a_queue_over_a_season(
+    valkey_url: str, sqlite_url: str
+) -> None:
     """Checks SQL alone, and then SQL compared with Redis. A failure prints the violation."""
     database = Database(sqlite_url)
     lay_schema(database)

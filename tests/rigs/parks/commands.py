@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import click
 
 from rq_core.model.durable.children import CHILDREN_MAX
+from tests.kit.clusters import RedisCluster
 from tests.kit.servers import DurablePostgres, Engine
-from tests.rigs.parks import crowded, deploys, families, kills, stops, wide
+from tests.rigs.parks import crowded, deploys, families, kills, sharded, stops, wide
 from tests.rigs.schedules.commands import conclude, engine
 from tests.rigs.stage import directory, served
 
@@ -79,6 +84,17 @@ def kill_families(parents: int, children: int, count: int, seed: int, engine: En
 @click.option("--processes", default=3, show_default=True, help="Workers that run.")
 @click.option("--seconds", default=3_600.0, show_default=True, help="For which the job may run.")
 @click.option("--database", type=click.Choice(["sqlite", "postgres"]), default="sqlite")
+@click.option(
+    "--shards",
+    "kind",
+    type=click.Choice(list(sharded.STRUCK)),
+    help="Run on a cluster of three shards, and move slots, or lose the primary of the job's shard, of the children's,"
+    " or of both.",
+)
+@click.option("--losses", default=1, show_default=True, help="Times that primaries are lost.")
+@click.option(
+    "--keep", type=click.Path(path_type=Path), help="Keep the database and the logs here."
+)
 @engine
 def kill_wide(
     count: int,
@@ -87,32 +103,59 @@ def kill_wide(
     processes: int,
     seconds: float,
     database: str,
+    kind: str | None,
+    losses: int,
+    keep: Path | None,
     engine: Engine,
 ) -> None:
     """Kill a worker every second while one job runs very many children in another queue.
 
     The log must explain each run of a child, each child must count once, and ``audit verify`` must hold. A job with
     more children than ``--width`` maps groups, which map the children.
+
+    With ``--shards``, the job and its groups are on one shard of a cluster, and the children on another. After a loss,
+    the rig runs ``audit restore``, ``doctor --repair`` and, if the job is dead, ``requeue``.
     """
     with contextlib.ExitStack() as stack:
-        place = stack.enter_context(directory())
-        server = stack.enter_context(served(engine, place))
+        place = keep or stack.enter_context(directory())
+        place.mkdir(parents=True, exist_ok=True)
         audit_url = f"sqlite:///{place / 'audit.db'}"
         if database == "postgres":
             postgres = DurablePostgres().start()
             stack.callback(postgres.stop)
             audit_url = postgres.url(postgres.create_database())
-        found = wide.kill(
-            server.url,
-            audit_url,
-            place,
-            count,
-            width=width,
-            every_s=every,
-            processes=processes,
-            seconds_max=seconds,
-        )
+        options: Any = {
+            "width": width,
+            "every_s": every,
+            "processes": processes,
+            "seconds_max": seconds,
+        }
+        found: wide.Wide | sharded.Sharded
+        if kind is not None:
+            # While a large key moves, its shard does not answer: the others shall not replace the primary.
+            patience = {"cluster-node-timeout": "15000"} if kind == "moves" else {}
+            cluster = RedisCluster(engine, place, **patience)
+            stack.callback(cluster.stop)
+            found = sharded.strike(
+                cluster.start(),
+                audit_url,
+                place,
+                count,
+                kind,
+                times=losses,
+                on_step=_say_step(),
+                **options,
+            )
+        else:
+            server = stack.enter_context(served(engine, place))
+            found = wide.kill(server.url, audit_url, place, count, **options)
     conclude(f"{engine.name} {engine.version()}, {database}: {found.line()}", found.problems)
+
+
+def _say_step() -> Callable[[str], None]:
+    """Return a function that prints a step of the run, and the time (s) since this call."""
+    began = time.monotonic()
+    return lambda says: click.echo(f"{time.monotonic() - began:5.0f} s: {says}", err=True)
 
 
 @parks.command("stops")

@@ -1,7 +1,7 @@
 """Kills a worker (SIGKILL) every second while one job waits for very many children in another queue.
 
 A map has at most `CHILDREN_MAX` children. A job that needs more maps *groups*, and each group maps its part of the
-children. The mirror is a process of its own. Each run of a child writes its id and the number of its claim into a file.
+children. The mirror is a process of its own. Each run of a child writes its id and its claim into a file.
 
 At the end, the log must explain each run: the claim has succeeded, or its lease has expired. Each child, each group and
 the job must have succeeded once, each result must have been saved once, the sum must be right, and ``audit verify``
@@ -11,6 +11,7 @@ must hold for both queues.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import multiprocessing
 import os
@@ -21,12 +22,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, Self
 
 import redis
 
 from rq_core import App, Cap, RetryPolicy, current_job, durable
 from rq_core.connections.client import Client
+from rq_core.errors import ServerUnavailable
 from rq_core.model.durable.children import CHILDREN_MAX
 from rq_core.worker import Worker, WorkerOptions
 from sql_audit.proof.event_details import facts_in
@@ -44,10 +46,17 @@ PARTS: Final = "parts"
 """The queue of the children."""
 LEASE_S: Final = 2.0
 RUNS: Final = "runs"
-"""A file with a line for each run of a child: its id, and the number of its claim. A process that is killed leaves no
-half line, since a line is one write."""
-SUMS: Final = "sums-of-parts"
-"""A list in Redis: the sum that each run of the job computed after its join."""
+"""A file with a line for each run of a child: its id, and the number and the fence of its claim. A process that is
+killed leaves no half line, since a line is one write."""
+LINE_BYTES: Final = 50
+"""The approximate size of a line of RUNS."""
+PATIENCE_S: Final = 5.0
+"""The maximum time (s) for which a kill waits until enough children have run since the kill before. On a slow machine,
+a worker that is killed 3 s after its start has hardly begun to work."""
+SUMS: Final = "sums"
+"""A file with a line for each run of the job that came to its end: the sum that it computed after its join."""
+UNREACHED: Final = "unreached"
+"""A file with a line for each start of a worker that did not reach the servers."""
 CONCURRENCY: Final = 50
 GROUPS: Final = 8
 """Number of groups that run at the same time; groups that are parked do not count. A run of a group enqueues all its
@@ -60,31 +69,71 @@ MIRRORED_S: Final = 600.0
 """The maximum time (s) for which the run waits for the mirror."""
 VERIFIED_S: Final = 1_800.0
 """The maximum time (s) for ``audit verify``."""
-_MIRROR: Final = "mirror"
+MIRROR: Final = "mirror"
 _FORKED: Final = multiprocessing.get_context("fork")
 
 
-def _app(url: str, place: Path) -> tuple[App, Any]:
-    """Return an app and its task ``join``, which runs children and stores the sum of their results in Redis."""
-    app = App(url)
+@dataclass(frozen=True)
+class Pace:
+    """How workers run the jobs."""
+
+    part_s: float = 0.0
+    """The time (s) that a child takes."""
+    concurrency: int = CONCURRENCY
+    """Number of jobs that a worker runs at the same time."""
+    full: bool = False
+    """True: the log has all arguments and results, so that lost jobs and their steps can be put back."""
+
+
+USUAL: Final = Pace()
+
+
+def app_of(url: str, place: Path, pace: Pace = USUAL) -> tuple[App, Any]:
+    """Return an app and its task ``join``, which runs children and writes the sum of their results into a file."""
+    app = App(url, audit_payload="full" if pace.full else "digest")
     for queue in (JOINS, PARTS):
         app.queue(queue, lease=LEASE_S)
-    control: Any = redis.Redis.from_url(url)
-    runs = os.open(place / RUNS, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    runs, sums = (
+        os.open(place / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT) for name in (RUNS, SUMS)
+    )
     once = RetryPolicy(max_attempts=1)
+    logs: Literal["full", "digest"] = "full" if pace.full else "digest"
 
-    @app.task(name="part", queue=PARTS, max_losses=1_000, retry=once)
+    @app.task(
+        name="part",
+        queue=PARTS,
+        max_losses=1_000,
+        retry=once,
+        keep_result=pace.full,
+        audit_result=logs,
+    )
     async def part(n: int) -> int:
         job = current_job()
-        os.write(runs, f"{job.id} {job.claim}\n".encode())
+        os.write(runs, f"{job.id} {job.claim} {job.fence}\n".encode())
+        await asyncio.sleep(pace.part_s)
         return n
 
-    @app.task(name="group", queue=JOINS, max_losses=1_000, retry=once, caps=[Cap(GROUPS)])
+    @app.task(
+        name="group",
+        queue=JOINS,
+        max_losses=1_000,
+        retry=once,
+        keep_result=pace.full,
+        audit_result=logs,
+        caps=[Cap(GROUPS)],
+    )
     async def group(first: int, count: int) -> int:
         parts = await durable().map("parts", (part.call(first + n) for n in range(count)))
         return sum(parts.values())
 
-    @app.task(name="join", queue=JOINS, max_losses=1_000, retry=once)
+    @app.task(
+        name="join",
+        queue=JOINS,
+        max_losses=1_000,
+        retry=once,
+        keep_result=pace.full,
+        audit_result=logs,
+    )
     async def join(count: int, width: int) -> None:
         job = durable()
         if count <= width:
@@ -93,19 +142,110 @@ def _app(url: str, place: Path) -> tuple[App, Any]:
             firsts = range(0, count, width)
             calls = [group.call(first, min(width, count - first)) for first in firsts]
             found = await job.map("groups", calls)
-        control.rpush(SUMS, sum(found.values()))
+        os.write(sums, f"{sum(found.values())}\n".encode())
 
     return app, join
 
 
-async def _work(url: str, place: Path) -> None:
+async def _work(url: str, place: Path, pace: Pace) -> None:
     logging.getLogger("rq_core").setLevel(logging.ERROR)  # Lost leases are expected.
-    app, _ = _app(url, place)
-    await Worker(app, WorkerOptions(queues=(JOINS, PARTS), concurrency=CONCURRENCY)).run()
+    app, _ = app_of(url, place, pace)
+    options = WorkerOptions(queues=(JOINS, PARTS), concurrency=pace.concurrency)
+    while True:
+        try:
+            await Worker(app, options).run()
+        except ServerUnavailable as error:
+            # A worker that does not reach its servers when it starts ends, and a service manager starts it again.
+            with (place / UNREACHED).open("a") as file:
+                file.write(f"{error}\n")
+        else:
+            return
 
 
-def _run_worker(url: str, place: Path) -> None:
-    asyncio.run(_work(url, place))
+def _run_worker(url: str, place: Path, pace: Pace) -> None:
+    asyncio.run(_work(url, place, pace))
+
+
+class Workers:
+    """Worker processes. From time to time, `tick` kills the oldest one.
+
+    Use it in a ``with`` statement. At the end of the block all of them are killed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        place: Path,
+        every_s: float,
+        count: int,
+        *,
+        pace: Pace = USUAL,
+        context: Any = _FORKED,
+        least: int = 0,
+    ) -> None:
+        """Start ``count`` workers. ``every_s`` is the time (s) between two kills. If fewer than ``least`` children have
+        run since the last kill, the next one waits for them, up to PATIENCE_S.
+        """
+        self.kills = 0
+        """Number of workers that `tick` has killed."""
+        self._place, self._every_s, self._context = place, every_s, context
+        self._args = (url, place, pace)
+        self._due: float | None = None
+        self._least = least
+        self._ran = 0
+        """Number of bytes in the file RUNS at the last kill."""
+        self._crew = [self._start() for _ in range(count)]
+
+    def _start(self) -> Any:
+        process = self._context.Process(target=_run_worker, args=self._args)
+        process.start()
+        return process
+
+    def tick(self) -> None:
+        """Kill the oldest worker if it is time, and start a new one. The first kill comes as soon as a child has run.
+
+        Raises AssertionError if a worker has ended by itself.
+        """
+        assert all(process.is_alive() for process in self._crew), "a worker has ended by itself"
+        now = time.monotonic()
+        if self._due is None and (self._place / RUNS).stat().st_size:
+            self._due = now
+        if self._due is None or now < self._due:
+            return
+        ran = (self._place / RUNS).stat().st_size
+        if ran - self._ran < self._least * LINE_BYTES and now < self._due + PATIENCE_S:
+            return
+        self._ran = ran
+        oldest = self._crew.pop(0)
+        oldest.kill()
+        oldest.join()
+        self.kills += oldest.exitcode == -signal.SIGKILL
+        self._crew.append(self._start())
+        self._due = max(self._due + self._every_s, now)
+
+    def unreached(self) -> int:
+        """Return the number of starts at which a worker did not reach the servers, and started again."""
+        file = self._place / UNREACHED
+        return len(file.read_text().splitlines()) if file.exists() else 0
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Suspend all workers (SIGSTOP) during the block."""
+        for process in self._crew:
+            os.kill(process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in self._crew:
+                os.kill(process.pid, signal.SIGCONT)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._crew:
+            process.kill()
+            process.join()
 
 
 @dataclass
@@ -183,14 +323,16 @@ def kill(
     control: Any = redis.Redis.from_url(url, decode_responses=True)
     control.config_set("slowlog-log-slower-than", SLOW_US)
     control.config_set("slowlog-max-len", 100_000)
-    app, join = _app(url, place)
+    app, join = app_of(url, place)
     app.apply_settings()
-    _lay(audit_url)
+    lay(audit_url)
     with Crew(place) as mirrors:
-        mirrors.knows(_MIRROR, lambda: ["tests.kit.mirror_service", url, audit_url])
-        mirrors.start(_MIRROR)
+        mirrors.knows(MIRROR, lambda: ["tests.kit.mirror_service", url, audit_url])
+        mirrors.start(MIRROR)
         # A queue without a mirror keeps only the last entries of its log.
-        _wait("both queues are mirrored", lambda at: {JOINS, PARTS} <= set(at), audit_url, mirrors)
+        wait_mirrored(
+            "both queues are mirrored", lambda at: {JOINS, PARTS} <= set(at), audit_url, mirrors
+        )
         control.slowlog_reset()
         control.config_resetstat()
         scheduled = _scheduled_s(control)
@@ -205,17 +347,18 @@ def kill(
         _measure(control, found)
         with Client(url) as client:
             last = {queue: last_of(client, queue) for queue in (JOINS, PARTS)}
-        _wait("the log is complete", lambda at: at == last, audit_url, mirrors)
+        wait_mirrored("the log is complete", lambda at: at == last, audit_url, mirrors)
         found.mirrored_s = time.monotonic() - began - found.seconds
-        assert [0] == mirrors.stop(_MIRROR)
+        assert [0] == mirrors.stop(MIRROR)
     app.close()
-    runs = Counter((place / RUNS).read_text().splitlines())
-    _judge(url, audit_url, handle.id, control, runs, found)
+    runs = Counter(line.rpartition(" ")[0] for line in (place / RUNS).read_text().splitlines())
+    sums = (place / SUMS).read_text().splitlines()
+    _judge(url, audit_url, handle.id, sums, runs, found)
     control.close()
     return found
 
 
-def _lay(audit_url: str) -> None:
+def lay(audit_url: str) -> None:
     database = Database(audit_url)
     lay_schema(database)
     database.close()
@@ -233,34 +376,14 @@ def _kill_until_end(
 ) -> None:
     """Run workers until the job has left Redis. Kill the oldest as soon as a child has run, and then every ``every_s``
     seconds. Start a new one at once."""
-
-    def start() -> Any:
-        process = _FORKED.Process(target=_run_worker, args=(url, place))
-        process.start()
-        return process
-
-    crew = [start() for _ in range(processes)]
-    try:
-        due = until
+    with Workers(url, place, every_s, processes) as crew:
         while control.hexists(f"rqc:{{{JOINS}}}:jobs", job_id):
-            assert all(process.is_alive() for process in crew), "a worker has ended by itself"
+            crew.tick()
+            found.kills = crew.kills
             if time.monotonic() > until:
                 found.problems.append("the job had not ended in the time that it may take")
                 return
-            if due == until and (place / RUNS).stat().st_size:
-                due = time.monotonic()
-            if time.monotonic() >= due:
-                oldest = crew.pop(0)
-                oldest.kill()
-                oldest.join()
-                found.kills += oldest.exitcode == -signal.SIGKILL
-                crew.append(start())
-                due += every_s
             time.sleep(0.02)
-    finally:
-        for process in crew:
-            process.kill()
-            process.join()
 
 
 def _scheduled_s(control: Any) -> tuple[float, float]:
@@ -288,7 +411,7 @@ def _raw(command: str | bytes) -> bytes:
     return command.encode() if isinstance(command, str) else command
 
 
-def _wait(
+def wait_mirrored(
     what: str, is_true: Callable[[dict[str, tuple[int, int]]], bool], audit_url: str, mirrors: Crew
 ) -> None:
     """Wait until ``is_true`` returns True for the positions up to which SQL has the queues' logs."""
@@ -304,7 +427,7 @@ def _wait(
 
 
 def _judge(
-    url: str, audit_url: str, job_id: str, control: Any, runs: Counter[str], found: Wide
+    url: str, audit_url: str, job_id: str, said: list[str], runs: Counter[str], found: Wide
 ) -> None:
     """Compare the log of both queues with the runs of the children, and verify the log."""
     database = Database(audit_url)
@@ -339,7 +462,7 @@ def _judge(
     results = [count for (_, name), count in saved.items() if "=" in name]
     if set(results) != {1} or len(results) != found.children + found.groups:
         found.problems.append(f"{len(results):,} results were saved {sum(results):,} times")
-    said, right = control.lrange(SUMS, 0, -1), str(sum(range(found.children)))
+    right = str(sum(range(found.children)))
     if set(said) != {right}:
         found.problems.append(f"the job says {said}, not {right}")
     began = time.monotonic()

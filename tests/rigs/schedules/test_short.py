@@ -29,14 +29,14 @@ def test_all_instants_of_a_minute_are_logged_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_each_instant_is_accounted_for_through_rolling_restarts_of_workers(tmp_path: Path) -> None:
+def test_rolling_restarts_of_workers_leave_no_instant_unaccounted_for(tmp_path: Path) -> None:
     found = restarts.restart(tmp_path, engines()[0], 2, seconds=0.3, every=1.0)
 
     assert ([], "holds") == (found.problems, found.verify)
     assert len(found.instants) > 1
 
 
-def test_old_and_new_code_that_declare_a_schedule_at_once_leave_one_version(
+def test_old_and_new_code_that_declare_a_schedule_at_the_same_time_leave_one_version(
     valkey_url: str,
 ) -> None:
     found = declaring.declare(valkey_url, rounds=20, clients=10)

@@ -31,6 +31,7 @@ from rq_core.protocol.calls.admin import Change
 from rq_core.protocol.engine.plan import Patience, Plan
 from rq_core.protocol.operations import Operations
 from rq_core.signals import JobCancelled, LeaseLost
+from rq_core.worker.execution.parked_boxes import ParkedBoxes
 from rq_core.worker.liveness.heartbeat import BEAT_AGAIN_S, LeaseKeeper
 from rq_core.worker.settlement import Settlement, calls_of, claim_call, spends_of, successes_in
 from sql_audit.mirror.reading import BatchLimits
@@ -305,6 +306,7 @@ class Worker(Actor):
         self.seats: list[durable.Seat] = []
         """The clients that no handler of a durable job uses now."""
         self.seats_made = 0
+        self.parked = ParkedBoxes(clock=lambda: self.simulation.world.server_ms / 1000)
         return {self.role: self.work, f"{self.role}.leases": self.keep}
 
     # The heartbeat.
@@ -478,7 +480,7 @@ class Worker(Actor):
             case "cancelled":
                 return [Settlement(run.claim, "final", 0, "cancelled", ERROR)]
         run.verdict = handler.outcome
-        return [self.settlement(run)]
+        return [self.settlement(run)._replace(known=handler.known)]
 
     def settlement(self, run: Run) -> Settlement:
         match run.verdict:
@@ -508,7 +510,7 @@ class Worker(Actor):
         claim = settlement.claim
         key = f"{claim.fence} {claim.id}"
         if refused == "behind":
-            # The claim stays in force, and the next turn parks the job again.
+            # The claim stays in force, and the next turn settles it again.
             handler = self.held[key].handler
             assert handler is not None
             handler.save_again(client)

@@ -10,7 +10,7 @@ import contextlib
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -99,7 +99,11 @@ class Seat:
 
 
 class Failing(Exception):
-    """Raised by a handler to fail."""
+    """Raised by a handler to fail. ``verdict`` is that of its settlement; it is never ``complete``."""
+
+    def __init__(self, verdict: str) -> None:
+        super().__init__(verdict)
+        self.verdict = verdict
 
 
 @dataclass(eq=False)
@@ -143,17 +147,19 @@ class Handler:
             except Parking as parking:
                 self.outcome, self.waits = "park", ",".join(map(str, parking.waits))
                 self.known = self.context.steps.known_beside(parking.waits)
+                if (box := self.context.steps.box_now()) is not None:
+                    self.worker.parked.keep(self.context, box)
             except LeaseLost:
                 self.outcome = "lost"
             except JobCancelled:
                 self.outcome = "cancelled"
             except QueueDamaged as damage:
                 raise AssertionError(f"no member of a box was damaged, and {damage}") from damage
-            except Failing:
-                self.outcome = self.verdict
+            except Failing as failing:
+                self.outcome, self.known = failing.verdict, self.context.steps.known_beside(())
 
     def save_again(self, client: Client) -> None:
-        """Save the entries that Redis has lost, so that the job can park."""
+        """Save the entries that Redis has lost, so that the claim can end."""
 
         async def saved(context: JobContext, records: Sequence[Saving]) -> dict[int, Any]:
             found: dict[int, Any] = client.run(save(context.queue, context.worker, records))
@@ -166,7 +172,7 @@ class Handler:
         used: dict[str, int] = {}
         for number, move in enumerate(moves_of(self.claim)):
             if number == self.fails_at:
-                raise Failing
+                raise Failing(self.verdict)
             kind, *words = move.split()
             name = {"wait": words[:1], "timed": words[:1], "sleep": ["nap"]}.get(
                 kind, [f"s{number}"]
@@ -209,6 +215,16 @@ class Handler:
     def pause(self, ms: int) -> None:
         """Let some time pass within a step."""
         self.strand.wait(Sleep(self.worker.now_ms + ms))
+
+    def pause_before_next_try(self, ms: int) -> None:
+        """Let some time pass before the next look at the lease, or the next try of a refused save.
+
+        In the last part of a simulation, a third of a lease passes: several handlers that try more often would take
+        nearly all steps, and the heartbeat would extend no lease.
+        """
+        if self.worker.healing:
+            ms = max(ms, self.worker.simulation.lease_ms // BEATS_IN_LEASE)
+        self.pause(ms)
 
     def find(self, name: str) -> Any:
         """Return the value of the step's effect, or NOT_DONE if the effect has not happened."""
@@ -256,7 +272,7 @@ class StrandHome:
     async def lease(self) -> None:
         """Wait until the lease is in force by the worker's clock, or until the handler is asked to stop."""
         while not self._lease_holds() and not self._context.cancelled:
-            self._handler.pause(LEASE_PAUSE_MS)
+            self._handler.pause_before_next_try(LEASE_PAUSE_MS)
 
     def began(self) -> Callable[[], None]:
         """Return a function that does nothing: this handler always waits for the end of its steps."""
@@ -264,7 +280,11 @@ class StrandHome:
 
     async def load(self, first: int = 1) -> Loaded | None:
         """Return the saved entries of the job from number ``first`` on, or None if the claim is not in force."""
-        context = self._context
+        context, worker = self._context, self._handler.worker
+        parked = worker.parked.take(context) if first == 1 else None
+        if parked is not None:
+            worker.simulation.boxes_kept += 1
+            return parked
         plan = self._client.calls.reads.box(
             context.queue, context.id, context.fence, context.worker, first=first
         )
@@ -286,6 +306,10 @@ class StrandHome:
         why = Parking((entry,))
         self._context.tell(why)
         raise why
+
+    async def finish(self, saving: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine that saves entries."""
+        return await saving
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:

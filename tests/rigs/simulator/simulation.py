@@ -265,6 +265,8 @@ class Simulation:
         self.refused: Counter[str] = Counter()
         """The number of late saves and late parks that Redis has refused, and the number of parks that came after a
         loss of entries (``behind``)."""
+        self.boxes_kept = 0
+        """The number of claims that took over the box of a job that their worker had parked."""
         self.healing = False
         self.step = 0
         self.lost: list[str] = []
@@ -723,7 +725,7 @@ def _words(commands: Sequence[list[Any]]) -> str:
 
 
 def _one(command: list[Any]) -> str:
-    if command[0] in ("FCALL", "EVALSHA"):
+    if command[0] in ("FCALL", "EVALSHA", "EVALSHA_RO"):
         name = str(command[1]).removeprefix("rqc_").rpartition("_")[0] or "script"
         return " ".join([name, *map(str, command[3 + int(command[2]) :])])
     if command[0] in ("FUNCTION", "SCRIPT"):

@@ -67,7 +67,9 @@ def test_the_simulator_accepts_a_missing_result_after_the_clock_was_set_back() -
 
 
 @pytest.mark.parametrize("word", ["evicted", "full"])
-def test_the_simulator_accepts_an_eviction_only_if_results_are_near_their_bound(word: str) -> None:
+def test_the_simulator_accepts_an_evicted_result_only_if_the_results_are_near_their_bound(
+    word: str,
+) -> None:
     assert problems(succeeded(missing=word))
     assert [] == problems(succeeded(missing=word), has_room=False)
     assert [] == problems(GONE, has_room=False)

@@ -121,7 +121,7 @@ CATCHING = {
     "signal-to-a-running-job-dropped": 7,
     "signals-newest-first": 8,
     "debt-forgiven": 102,
-    "all-probe-at-once": 456,
+    "all-probe-at-once": 1402,
     "fast-path-takes-costly-job": 91,
     "estimate-settled-for-a-refused-fence": 218,
 }
@@ -130,7 +130,9 @@ CATCHING = {
 
 @pytest.mark.parametrize("name", CATCHING)
 @pytest.mark.slow
-def test_a_planted_bug_is_found_and_its_failure_repeats(stage: Stage, name: str) -> None:
+def test_the_simulator_finds_a_planted_bug_and_the_same_seed_repeats_the_failure(
+    stage: Stage, name: str
+) -> None:
     with planted(name) as plant:
         failure = _first_failure(stage, plant, [CATCHING[name], *range(SEARCHED)])
         again = _first_failure(stage, plant, [failure.seed])

@@ -25,6 +25,8 @@ from tests.kit.servers import Engine, RedisServer, engines
 from tests.rigs.simulator.results import Clock
 
 START_MS: Final = 1_800_000_000_000
+ANSWER_S: Final = 120.0
+"""Seconds for an answer of the server. The seed alone decides which answers are lost: a busy machine must lose none."""
 REPLID_KEY: Final = "test:replid"
 
 _REPLID = f"""--[[ replid: the name that the simulation gives to the server's history. ]]
@@ -90,8 +92,10 @@ class World:
         self.skew_ms = 0
         """The difference (ms) between the clock of the server and the time of the simulation."""
         self.replid = "a" * 40
-        self.transport = PoolTransport(url)
-        self.control: Any = redis.Redis.from_url(url)
+        self.transport = PoolTransport(url, answer_within=ANSWER_S, connect_within=ANSWER_S)
+        self.control: Any = redis.Redis.from_url(
+            url, socket_timeout=ANSWER_S, socket_connect_timeout=ANSWER_S
+        )
         self._told_ms = 0
         self._latest_ms = 0
         self.control.flushall()
@@ -146,7 +150,12 @@ class World:
         self.control.mset({CLOCK_KEY: self._told_ms, REPLID_KEY: self.replid})
 
     def load_scripts(self, by_name: Scripts) -> None:
-        """Load all scripts into the server, unless it still has them from the previous simulation."""
+        """Load all scripts into the server, unless it still has them from the previous simulation.
+
+        The server forgets the programs that are called by their digests. Otherwise the first simulation, which has to
+        send their texts, would have more steps than the same one later.
+        """
+        self.control.execute_command("SCRIPT", "FLUSH")
         made = [by_name(path.stem) for path in sorted(lua_directory().glob("*.lua"))]
         listed = self.control.execute_command("FUNCTION", "LIST")
         known = {library[b"library_name"] for library in listed}

@@ -14,7 +14,7 @@ from rq_core.protocol.operations import Operations
 from tests.unit.calls.scripted import EPOCH, FORGOTTEN, GREETING, OK, Server, calls, job, plans
 
 
-def test_a_forgotten_function_is_loaded_and_its_call_is_repeated_with_the_same_number() -> None:
+def test_a_call_is_repeated_with_the_same_number_after_the_server_forgot_the_function() -> None:
     server = Server(enqueue=[FORGOTTEN, OK])
 
     accepted = server.run(plans(server).enqueue.many([job(1)]))
@@ -94,7 +94,7 @@ def test_running_an_empty_list_of_calls_needs_no_server() -> None:
     assert Server().run(plans(Server()).delivery.carry_out([])) == []
 
 
-def test_a_claim_without_an_answer_is_repeated_even_if_its_limit_is_now_0() -> None:
+def test_an_unanswered_claim_is_repeated_even_if_the_worker_has_no_free_place_now() -> None:
     """If the server has run the claim, the repetition gets the answer with the claimed jobs. If not, it claims no job.
 
     The claim and its repetition have the same number.
@@ -127,7 +127,7 @@ def test_the_next_call_of_a_slot_has_the_next_number() -> None:
     assert [number for _, number in calls(server)] == [1, 2, 3]
 
 
-def test_calls_in_one_pipeline_have_their_own_slots() -> None:
+def test_each_call_in_a_pipeline_has_its_own_slot() -> None:
     server = Server(enqueue=[OK])
     operations = plans(server)
 
@@ -188,7 +188,7 @@ def test_an_unreachable_server_causes_an_error_after_the_time_limit_of_the_clien
     assert 3 < server.now < 5
 
 
-def test_a_call_that_redis_may_have_run_is_repeated_longer_than_an_unsent_call() -> None:
+def test_a_call_that_redis_may_have_run_is_repeated_for_a_longer_time_than_an_unsent_call() -> None:
     server = Server(enqueue=[Lost("cut"), Unsent("refused")])
 
     with pytest.raises(errors.OutcomeUnknown) as caught:
@@ -212,7 +212,7 @@ def test_a_repeated_call_raises_outcome_unknown_if_the_handshake_before_it_gets_
     assert 60 < server.now < 65
 
 
-def test_the_outcome_of_a_refused_call_is_known_if_its_handshake_cannot_be_sent() -> None:
+def test_a_refused_call_whose_new_handshake_cannot_be_sent_raises_server_unavailable() -> None:
     server = Server(enqueue=[EPOCH], handshake=[GREETING, Unsent("refused")])
 
     with pytest.raises(errors.ServerUnavailable):

@@ -47,7 +47,7 @@ class Unchangeable(Exception):
     number: int
 
 
-def test_an_error_of_a_producers_generator_is_raised_unchanged_if_it_accepts_no_attributes() -> (
+def test_an_error_from_a_producers_generator_stays_unchanged_if_no_attribute_can_be_set_on_the_error() -> (
     None
 ):
     def jobs() -> Any:

@@ -19,7 +19,7 @@ def reads_of(count: int) -> Steps[list[Any]]:
 @pytest.mark.parametrize(
     ("count", "trips"), [(0, 0), (1, 1), (TOGETHER_MAX, 1), (2 * TOGETHER_MAX + 1, 3)]
 )
-def test_a_step_sends_many_commands_in_several_round_trips_and_sends_nothing_without_commands(
+def test_a_read_step_sends_its_commands_in_the_expected_number_of_round_trips(
     count: int, trips: int
 ) -> None:
     server = Server(GET=[lambda command: command[1]])
@@ -73,7 +73,7 @@ def test_a_concurrent_read_that_fails_ends_no_other_read(
     assert unreadable["b"].startswith(why)
 
 
-def test_the_function_named_exactly_raises_an_error_for_an_unreadable_value() -> None:
+def test_the_function_exactly_raises_an_error_for_an_unreadable_value() -> None:
     server = Server(GET=[refused])
 
     with pytest.raises(QueueDamaged):

@@ -61,7 +61,7 @@ def test_a_job_enqueued_by_name_gets_the_lane_and_the_rules_of_its_task(app: App
         registered_with_rules.job("default", "send", {"tenant": "a"}, delay=1)
 
 
-def test_enqueue_by_name_requires_the_keys_that_functions_of_the_task_would_compute(
+def test_enqueue_by_name_requires_each_key_that_a_function_of_the_task_computes(
     app: App,
 ) -> None:
     app.task(
@@ -140,7 +140,7 @@ def test_the_cache_of_policies_has_a_limited_size_and_its_entries_expire() -> No
         ("2+task=send+gone=x+send.tenant=acme", None),
     ],
 )
-def test_a_worker_moves_a_job_to_another_lane_if_the_job_lacks_a_scope(
+def test_a_worker_moves_a_job_to_another_lane_if_the_current_lane_lacks_a_scope_of_the_task(
     app: App, was: str, belongs: str | None
 ) -> None:
     task = app.task(caps=[Cap(10), Cap(1, per="tenant")])(send)

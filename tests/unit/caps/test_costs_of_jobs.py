@@ -62,7 +62,7 @@ def test_the_cost_of_a_job_is_what_a_function_of_its_arguments_returns(app: App)
     assert costs(task.job("gpt", "a b c")) == {"tokens": 500, "words": 3}
 
 
-def test_a_job_that_a_rate_does_not_count_has_no_cost_in_its_unit(app: App) -> None:
+def test_a_job_to_which_a_rate_does_not_apply_has_no_cost_for_that_rate(app: App) -> None:
     def paid(model: str | None, tokens: int) -> None: ...
 
     task = app.task(caps=[Cap(5), rate()])(paid)
@@ -70,7 +70,7 @@ def test_a_job_that_a_rate_does_not_count_has_no_cost_in_its_unit(app: App) -> N
     assert costs(task.job(None, 5)) == {}
 
 
-def test_a_job_has_its_cost_together_with_its_other_options(app: App) -> None:
+def test_a_job_carries_its_cost_beside_its_other_options(app: App) -> None:
     task = app.task(caps=[rate()], keep_result=60)(ask).with_options(expires=30)
 
     assert json.loads(task.job("gpt", "hi", 7).ties) == {
@@ -124,7 +124,7 @@ def test_a_rate_without_a_usable_unit_is_refused(cost: Any, why: str) -> None:
         rate(cost=cost)
 
 
-def test_a_task_without_the_argument_of_its_cost_is_refused(app: App) -> None:
+def test_a_task_that_lacks_the_argument_named_as_its_cost_is_refused(app: App) -> None:
     with pytest.raises(InvalidTask, match="cost='tokens', and it has no such argument"):
         app.task(name="ask", caps=[rate()])(lambda model: None)
 
@@ -147,7 +147,7 @@ def test_two_functions_for_one_unit_are_refused(app: App) -> None:
         app.task(caps=[rate(cost=words), rate(cost=other, per_seconds=1)])(ask)
 
 
-def test_a_producer_without_the_code_finds_the_cost_by_the_stored_policy(app: App) -> None:
+def test_a_producer_without_the_code_computes_the_cost_from_the_stored_policy(app: App) -> None:
     task = app.task(name="ask", caps=[rate(), rate(cost=words)])(ask)
     (policy,) = app.declared.policies("default").values()
     placing = registered_placing("ask", "default", policy)
@@ -166,7 +166,7 @@ def test_a_producer_without_the_code_finds_the_cost_by_the_stored_policy(app: Ap
         placing.lane(2, values, {"pages": "2"})
 
 
-def test_a_producer_of_an_unregistered_task_passes_key_and_cost(app: App) -> None:
+def test_a_producer_of_an_unregistered_task_must_pass_the_key_and_the_cost(app: App) -> None:
     placing = app.declared.unregistered("new", "default")
     keys = {"new.model@60s:tokens": "gpt", "tokens": "70"}
 
@@ -195,13 +195,13 @@ def test_the_job_of_a_schedule_keeps_its_cost(app: App) -> None:
 @pytest.mark.parametrize(
     ("scope", "cost"), [("a@60s:tokens=x", 7), ("a@60s:points=x", 1), ("a@60s=x", 1), ("a=x", 1)]
 )
-def test_a_scope_that_counts_the_unit_takes_the_cost_and_any_other_scope_takes_1(
+def test_a_job_takes_its_cost_from_a_scope_that_counts_the_unit_and_1_from_any_other_scope(
     scope: str, cost: int
 ) -> None:
     assert cost_of("tokens:7", scope) == cost
 
 
-def test_rates_that_count_a_unit_agree_with_a_naive_bucket() -> None:
+def test_jobs_that_take_units_from_a_rate_begin_at_the_times_of_a_naive_bucket() -> None:
     """A short form of `scripts/measure/once/run costs`. Jobs begin at the right times. Together they take no more than
     the rate gives, whatever costs they report afterwards."""
     for name, found, share in costs_once.reports(8_000, 3):

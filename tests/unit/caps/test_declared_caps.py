@@ -140,7 +140,7 @@ def test_jobs_of_a_task_with_caps_stay_in_the_queue_of_the_task(app: App) -> Non
 @pytest.mark.parametrize(
     "cap", [Cap(1, on_full="discard"), Cap(1, on_full="reject"), Cap(1, max_waiting=1)]
 )
-def test_a_task_with_caps_that_discard_or_reject_refuses_delays(app: App, cap: Cap) -> None:
+def test_a_task_whose_cap_discards_or_rejects_jobs_refuses_a_delay(app: App, cap: Cap) -> None:
     task = app.task(caps=[cap])(send)
 
     with pytest.raises(
@@ -152,7 +152,7 @@ def test_a_task_with_caps_that_discard_or_reject_refuses_delays(app: App, cap: C
     assert task.with_options(delay=0).job("a").full
 
 
-def test_a_task_accepts_delays_if_jobs_wait_at_its_full_cap(app: App) -> None:
+def test_a_task_whose_jobs_wait_at_a_full_cap_accepts_a_delay(app: App) -> None:
     job = app.task(caps=[Cap(1)])(send).with_options(delay=2).job("a")
 
     assert (job.delay_ms, job.lane, job.full) == (2_000, "2+task=send", "")

@@ -83,7 +83,7 @@ class Name(enum.StrEnum):
         (Any, "x", "x"),
     ],
 )
-def test_the_key_of_a_lane_is_the_value_in_the_arguments_json(
+def test_the_key_in_a_lane_is_the_argument_as_json_encodes_it(
     app: App, hint: Any, value: Any, key: str
 ) -> None:
     def work(x: Any) -> None: ...
@@ -153,7 +153,7 @@ def test_a_key_function_receives_the_arguments_that_the_task_would_receive(app: 
     assert seen == [{"tenant": "a", "to": "", "n": 5}]
 
 
-def test_a_job_carries_the_rules_that_apply_if_its_scopes_are_full(app: App) -> None:
+def test_a_job_carries_the_rules_for_full_scopes(app: App) -> None:
     task = app.task(
         caps=[
             Cap(9, max_waiting=7),
@@ -167,7 +167,7 @@ def test_a_job_carries_the_rules_that_apply_if_its_scopes_are_full(app: App) -> 
     assert task.job("a", "b", 1).full.endswith(" most|5")
 
 
-def test_every_job_of_a_fair_queue_has_a_lane_with_its_fair_key(app: App) -> None:
+def test_every_job_of_a_fair_queue_has_a_lane_that_names_the_fair_key(app: App) -> None:
     first = app.task(queue="mail")(send)
     prepared = first.with_options(priority="high")
     app.queue("mail", cap=50, fair="tenant", weights={"a b": 3})
@@ -193,7 +193,7 @@ def test_every_job_of_a_fair_queue_has_a_lane_with_its_fair_key(app: App) -> Non
     assert app.settings["mail"] == {"fair": 0}
 
 
-def test_jobs_of_a_fair_queue_without_a_key_share_a_lane(app: App) -> None:
+def test_jobs_without_a_fair_key_share_one_lane_of_a_fair_queue(app: App) -> None:
     def work(tenant: str | None = None) -> None: ...
 
     app.queue("mail", fair="tenant")

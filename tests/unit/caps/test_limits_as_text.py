@@ -40,7 +40,9 @@ def test_an_invalid_limit_is_refused(text: str) -> None:
         read_limit(text)
 
 
-def test_the_remark_about_a_kept_limit_names_the_command_that_sets_the_declared_limit() -> None:
+def test_the_message_about_a_limit_that_redis_keeps_names_the_command_that_sets_the_declared_limit() -> (
+    None
+):
     kept = KeptLimit("mail", "task=send", Limit(10), Limit(5))
 
     assert str(kept) == (

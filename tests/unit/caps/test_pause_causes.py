@@ -19,7 +19,7 @@ from rq_core.model.limits.pauses import cause_says
         "by 6 failures: 2 E, 1 A, 1 B, 2 of other types, the last of job j-0",
     ),
 ])  # fmt: skip
-def test_a_phrase_about_failures_has_each_type_of_error_once_and_the_last_job(
+def test_a_sentence_about_a_pause_names_each_type_of_error_once_and_the_last_failed_job(
     types: list[str | None], says: str
 ) -> None:
     """The log names the last failure first."""

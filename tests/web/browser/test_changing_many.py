@@ -49,7 +49,7 @@ def cancelled_by_job(site: Site) -> dict[str, int]:
     return found
 
 
-def test_a_change_of_12000_jobs_continues_after_the_server_was_killed_half_way(
+def test_a_change_of_12000_jobs_continues_after_the_web_server_was_killed_half_way(
     browser: Any, site: Site, tmp_path: Path
 ) -> None:
     from playwright.sync_api import expect

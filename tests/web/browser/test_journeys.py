@@ -23,7 +23,7 @@ def focused(page: Any) -> str:
     return str(page.evaluate("() => document.activeElement.textContent.trim()"))
 
 
-def test_a_viewer_gets_from_an_alert_to_the_beginning_of_its_cause(
+def test_a_viewer_follows_links_from_an_alert_to_the_first_event_of_its_cause(
     view: View,
 ) -> None:
     with view() as viewer:
@@ -67,7 +67,7 @@ def test_keys_move_the_focus_between_jobs_and_into_the_search(view: View) -> Non
         waits_text(page, "h1", "waits")
 
 
-def test_each_step_of_a_viewer_works_without_javascript(view: View) -> None:
+def test_a_viewer_can_look_at_causes_queues_jobs_and_moments_without_javascript(view: View) -> None:
     with view(scripts=False) as viewer:
         page = viewer.go("/")
         page.locator(".causes summary").first.click()
@@ -85,9 +85,7 @@ def test_each_step_of_a_viewer_works_without_javascript(view: View) -> None:
         assert "begins at" in page.locator("main").inner_text()
 
 
-def test_the_focus_and_a_ticked_box_and_typed_text_survive_an_update(
-    site: Site, view: View
-) -> None:
+def test_an_update_keeps_the_focus_a_ticked_box_and_typed_text(site: Site, view: View) -> None:
     """Checks checkboxes that the test itself adds to the list of jobs. Today's list has none."""
 
     def with_boxes(route: Any) -> None:
@@ -144,7 +142,7 @@ def test_times_are_in_the_time_zone_of_the_reader_even_after_an_update(
         assert first.inner_text() not in (first.get_attribute("title") or "")
 
 
-def test_the_form_shows_and_submits_a_moment_in_the_readers_time_zone(
+def test_a_form_shows_and_submits_a_moment_in_the_time_zone_of_the_reader(
     view: View,
 ) -> None:
     with view() as viewer:

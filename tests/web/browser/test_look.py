@@ -28,7 +28,7 @@ def test_a_page_causes_no_browser_error_and_axe_finds_no_problem_on_it(
     assert not found, "\n".join(found)
 
 
-def test_axe_finds_no_problem_in_the_graph_of_a_flow_which_changes_while_it_is_open(
+def test_axe_finds_no_problem_in_the_graph_of_a_flow_that_changes_while_the_page_is_open(
     view: View, site: Site
 ) -> None:
     seed = site.scene.seed

@@ -65,10 +65,11 @@ def test_a_job_that_is_enqueued_when_its_worker_is_killed_runs_elsewhere(
             wait_until(gone(client, *(h.id for h in handles)), "all have run", timeout=20)
 
     assert len(witness.lines("coroutine")) == 3
-    for handle in handles:
+    for killed_later, handle in enumerate(reversed(handles)):
         types = event_types(client, handle.id)
         assert types[-1] == "succeeded"
-        assert types.count("lease_expired") <= 1
+        # The armed claim of each worker that is killed later may take the job again, after its lease.
+        assert types.count("lease_expired") <= 1 + killed_later
 
 
 def test_a_job_that_a_suspended_worker_claims_runs_elsewhere_after_the_lease(

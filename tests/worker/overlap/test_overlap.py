@@ -24,6 +24,7 @@ from rq_core.worker import Worker, WorkerOptions, wakeups
 from tests.kit.transports import Counted
 from tests.kit.wait import wait_until_async
 from tests.kit.working import at_work
+from tests.worker.armed.test_armed_claims import Near
 
 
 async def drain(app: App, **options: Any) -> Worker:
@@ -68,7 +69,10 @@ class Diary(AsyncPoolTransport):
 
 
 async def test_an_idle_worker_begins_a_job_before_any_other_work(app: App, valkey_url: str) -> None:
-    """Checks that the job begins before the worker waits for the next token. The start of this wait takes time."""
+    """Checks that the job begins before the worker waits for the next token. The start of this wait takes time.
+
+    This worker prepares no claim before the token arrives, as a worker with several queues.
+    """
     events: list[str] = []
 
     @app.task(queue="q")
@@ -78,6 +82,7 @@ async def test_an_idle_worker_begins_a_job_before_any_other_work(app: App, valke
     diary = Diary(valkey_url)
     diary.events = events
     worker = Worker(app, WorkerOptions(queues=("q",), concurrency=10), transport=diary)
+    worker._groups.all[0].watcher.arm = None
 
     async with at_work(worker):
         for n in range(1, 4):
@@ -91,7 +96,7 @@ async def test_an_idle_worker_begins_a_job_before_any_other_work(app: App, valke
 
 
 async def test_an_idle_worker_reports_at_once_a_job_that_it_gives_back(
-    app: App, monkeypatch: pytest.MonkeyPatch
+    app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks that the worker sends the rollback at once. Its next turn may be seconds away."""
     monkeypatch.setattr(wakeups, "LOOK_S_MAX", 3600.0)
@@ -100,12 +105,13 @@ async def test_an_idle_worker_reports_at_once_a_job_that_it_gives_back(
     @app.task(queue="q")
     async def known() -> None: ...
 
-    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=10))
+    armed = Near(valkey_url)
+    worker = Worker(app, WorkerOptions(queues=("q",), concurrency=10), transport=armed)
     known.enqueue()
 
     async with at_work(worker):
         await wait_until_async(lambda: worker.stats.completed == 1, "the first is done")
-        await wait_until_async(lambda: not worker._burst.active(), "the worker is idle")
+        await wait_until_async(lambda: armed.waiting, "the worker is idle")
         handle = app.enqueue("q", "unknown")
 
         await wait_until_async(lambda: handle.state() == "scheduled", "it is given back")
@@ -245,7 +251,7 @@ async def test_redis_receives_the_next_turn_before_it_answers_the_previous_turn(
     assert transport.most == 2
 
 
-async def test_no_claim_is_lost_if_connections_are_cut_during_two_turns(
+async def test_no_job_loses_its_claim_if_connections_are_cut_during_two_turns(
     app: App, valkey_url: str
 ) -> None:
     """Checks that the worker sends both turns again, and that Redis carries out each turn once, in either order."""

@@ -113,7 +113,7 @@ async def take_turns(ender: Ender, reached: Callable[[], int], *ends: int) -> No
         )  # type: ignore[misc]
 
 
-async def test_few_ended_jobs_wait_for_the_answer_to_the_turn_under_way(
+async def test_a_worker_does_not_send_a_second_turn_for_only_a_few_ended_jobs(
     app: App, valkey_url: str
 ) -> None:
     """Checks the number of turns. One more turn costs Redis as much as tens of jobs in a larger turn."""
@@ -195,7 +195,7 @@ class Forgetful(AsyncPoolTransport):
         return await super().exchange(commands, *how)
 
 
-async def test_places_are_kept_for_claimed_jobs_while_caps_are_declared_again(
+async def test_no_other_turn_takes_the_places_of_claimed_jobs_while_caps_are_declared_again(
     app: App, valkey_url: str
 ) -> None:
     """Checks that no other turn claims jobs for the places of the claimed jobs. No claimed job is given back."""
@@ -232,7 +232,7 @@ async def test_a_worker_with_two_turns_under_way_claims_at_most_max_jobs(
     assert worker.retired
 
 
-async def test_unanswered_claims_of_one_shard_do_not_count_against_max_jobs_of_others(
+async def test_unanswered_claims_of_one_shard_do_not_count_against_the_option_max_jobs_on_other_shards(
     app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks a shard that is down. Jobs of the other shards can use all places."""

@@ -74,13 +74,15 @@ async def run_family(app: App, transport: Diary, losing: int) -> list[list[str]]
     return transport.exchanges
 
 
-async def test_a_signal_is_behind_the_call_that_ends_the_child(app: App, valkey_url: str) -> None:
+async def test_the_signal_to_a_parent_is_sent_behind_the_call_that_ends_the_child(
+    app: App, valkey_url: str
+) -> None:
     (scripts,) = await run_family(app, Diary(valkey_url).begin(), losing=0)
 
     assert SETTLES & set(scripts[: scripts.index("signal")])
 
 
-async def test_a_signal_is_sent_again_if_the_child_ended_after_it(
+async def test_the_signal_to_a_parent_is_sent_again_if_the_child_ended_only_after_the_signal(
     app: App, valkey_url: str
 ) -> None:
     first, *others = await run_family(app, Diary(valkey_url).begin(), losing=1)

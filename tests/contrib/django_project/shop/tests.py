@@ -108,7 +108,9 @@ class Transactions(TransactionTestCase):
         with mock.patch.dict(connections.settings["default"], in_memory):
             self.assertIsNone(app.inbox_url)
 
-    def test_a_task_of_rq_core_that_ignores_the_transaction_logs_one_warning(self) -> None:
+    def test_enqueueing_a_plain_task_inside_a_transaction_of_its_inbox_logs_one_warning(
+        self,
+    ) -> None:
         self.addCleanup(lambda: app.cancel_where(Filter(queue="own")))
         self.addCleanup(lambda: app.cancel_where(Filter(queue="default")))
         with self.assertNoLogs(WARNS):
@@ -129,7 +131,7 @@ class Transactions(TransactionTestCase):
         self.assertIn("of the database 'default'", line)
         self.assertIn(".within('default')", line)
 
-    def test_a_missing_inbox_names_the_migration(self) -> None:
+    def test_the_error_of_a_missing_inbox_names_the_migration(self) -> None:
         says = r"the database 'other' has no inbox.*`python manage.py migrate --database other`"
         with self.assertRaisesRegex(InboxMissing, says), transaction.atomic("other"):
             with connections["other"].cursor() as cursor:
@@ -137,14 +139,14 @@ class Transactions(TransactionTestCase):
             give_back.using(backend="other").enqueue(1)
         self.assertEqual(0, rows("other"))
 
-    def test_a_missing_inbox_of_an_own_task_names_the_migration(self) -> None:
+    def test_the_error_of_a_plain_task_without_an_inbox_names_the_migration(self) -> None:
         says = r"the database 'other' has no inbox.*`python manage.py migrate --database other`"
         with self.assertRaisesRegex(InboxMissing, says), transaction.atomic("other"):
             with connections["other"].cursor() as cursor:
                 cursor.execute("ALTER TABLE rqc_inbox RENAME TO no_inbox")
             count_orders.within("other").enqueue()
 
-    def test_a_savepoint_that_is_rolled_back_takes_its_task_with_it(self) -> None:
+    def test_rolling_back_a_savepoint_also_removes_the_task_that_was_enqueued_in_it(self) -> None:
         with transaction.atomic():
             kept = give_back.enqueue(1)
             with self.assertRaises(ZeroDivisionError), transaction.atomic():
@@ -155,7 +157,7 @@ class Transactions(TransactionTestCase):
         with self.assertRaises(exceptions.TaskResultDoesNotExist):
             give_back.get_result(lost.id)
 
-    def test_get_result_finds_a_task_by_its_id_before_and_after_the_worker_runs_it(self) -> None:
+    def test_get_result_finds_a_task_by_its_id_before_and_after_it_has_run(self) -> None:
         before = timezone.now() - dt.timedelta(seconds=1)
         with transaction.atomic():
             order = Order.objects.create(to="a@b.c")
@@ -219,7 +221,7 @@ class Transactions(TransactionTestCase):
         work()
         self.assertEqual(5, give_back.get_result(result.id).return_value)
 
-    def test_an_enqueue_with_autocommit_off_inserts_a_row_that_a_rollback_removes(self) -> None:
+    def test_an_enqueue_without_autocommit_inserts_a_row_that_a_rollback_removes(self) -> None:
         transaction.set_autocommit(False)
         try:
             give_back.enqueue(1)
@@ -229,7 +231,7 @@ class Transactions(TransactionTestCase):
             transaction.set_autocommit(True)
         self.assertEqual(0, rows())
 
-    def test_priorities_queues_and_run_after_reach_the_queue(self) -> None:
+    def test_the_priority_queue_name_and_run_after_of_a_task_are_stored_with_its_job(self) -> None:
         soon = timezone.now().replace(microsecond=0) + dt.timedelta(hours=1)
         ids = {
             priority: give_back.using(priority=priority, queue_name="low").enqueue(priority).id
@@ -265,7 +267,7 @@ class Transactions(TransactionTestCase):
         self.assertEqual((Status.SUCCESSFUL, [2, result.id]), (found.status, found.return_value))
         self.assertEqual((2, "unknown"), (found.attempts, found.worker_ids[0]))
 
-    def test_a_task_without_attempts_left_has_failed_with_its_error(self) -> None:
+    def test_a_task_without_attempts_left_has_failed_and_its_result_has_the_error(self) -> None:
         told: list[Any] = []
 
         def tell(sender: Any, task_result: Any, **_: Any) -> None:
@@ -347,7 +349,7 @@ class Transactions(TransactionTestCase):
         found = give_back.get_result(result.id)
         self.assertEqual((5, 1, 3), (found.return_value, found.attempts, len(logged.records)))
 
-    def test_a_value_that_is_no_json_fails_the_task_at_once(self) -> None:
+    def test_a_task_whose_return_value_is_no_json_fails_without_another_attempt(self) -> None:
         for value in ("bytes", "nan"):
             result = give_back.enqueue(value)
             with self.assertLogs("rq_core"):
@@ -356,7 +358,7 @@ class Transactions(TransactionTestCase):
             self.assertEqual((Status.FAILED, 1), (found.status, found.attempts))
             self.assertIn("is not JSON", found.errors[0].traceback)
 
-    def test_a_value_that_is_too_long_is_not_kept_and_its_task_succeeds(self) -> None:
+    def test_a_task_succeeds_though_its_return_value_is_too_long_to_be_kept(self) -> None:
         result = give_back.enqueue("long")
         beside = give_back.enqueue("short", rest="y" * 70_000)
         work()
@@ -474,7 +476,7 @@ class Transactions(TransactionTestCase):
         found = await self.async_client.post("/thanks", {"order": order})
         return found.json()
 
-    def test_def_handlers_leave_no_connection_open(self) -> None:
+    def test_sync_handlers_leave_no_database_connection_open(self) -> None:
         used.clear()
         with transaction.atomic():
             order = Order.objects.create(to="a@b.c").pk
@@ -496,7 +498,7 @@ class Transactions(TransactionTestCase):
             Order.objects.create(to="next")
         self.assertEqual(["next"], [order.to for order in Order.objects.all()])
 
-    def test_async_handlers_have_connections_of_their_own_and_leave_none_open(self) -> None:
+    def test_async_handlers_have_their_own_database_connections_and_leave_none_open(self) -> None:
         used.clear()
         with transaction.atomic():
             order = Order.objects.create(to="a@b.c").pk
@@ -517,7 +519,7 @@ class Transactions(TransactionTestCase):
             engine.dispose()
         call_command("makemigrations", check=True, dry_run=True, verbosity=0)
 
-    def test_the_rows_of_an_inbox_stay_when_its_migration_is_undone_and_repeated(self) -> None:
+    def test_undoing_and_repeating_the_migration_keeps_the_rows_of_an_inbox(self) -> None:
         with transaction.atomic(using="other"):
             give_back.using(backend="other").enqueue(1)
         for target in (["zero"], []):
@@ -541,13 +543,15 @@ class OnAFake(TransactionTestCase):
 class Enclosed(TestCase):
     """Tests that Django runs in a transaction, and rolls back."""
 
-    def test_a_task_that_a_testcase_enqueues_is_a_row_and_no_job_in_redis(self) -> None:
+    def test_a_task_that_a_testcase_enqueues_is_a_row_in_the_inbox_and_no_job_in_redis(
+        self,
+    ) -> None:
         result = thank.enqueue(1)
         self.assertEqual((1, Status.READY), (rows(), thank.get_result(result.id).status))
         work_at = app.client.run(app.client.calls.reads.job(result.id))
         self.assertIsNone(work_at)
 
-    def test_the_transaction_of_a_test_gives_no_warning(self) -> None:
+    def test_the_transaction_that_a_testcase_opens_causes_no_warning(self) -> None:
         self.addCleanup(lambda: app.cancel_where(Filter(queue="own")))
         with self.assertNoLogs(WARNS):
             count_apart.enqueue()
@@ -556,14 +560,14 @@ class Enclosed(TestCase):
 
 
 class Settings(TestCase):
-    def test_check_names_a_wrong_alias_in_tasks(self) -> None:
+    def test_the_check_command_reports_an_unknown_database_alias_in_the_setting_tasks(self) -> None:
         options = {"OPTIONS": {"database": "nowhere"}}
         tasks = {"default": {**settings.TASKS["default"], **options}}
         wrong = self.assertRaisesRegex(SystemCheckError, "rq_core.E001")
         with self.settings(TASKS=tasks), wrong:
             call_command("check")
 
-    def test_check_names_a_wrong_option_and_a_wrong_app_of_a_backend(self) -> None:
+    def test_the_check_of_a_backend_names_a_wrong_option_or_a_wrong_app(self) -> None:
         for name, value in (
             ("max_attempts", "5"),
             ("timeout", "soon"),
@@ -579,7 +583,9 @@ class Settings(TestCase):
             self.assertEqual("rq_core.E005", error.id)
             self.assertIn(f"TASKS['mail']: the option app, '{app_option}'", error.msg)
 
-    def test_check_names_an_unknown_option_of_tasks_and_the_nearest_known_one(self) -> None:
+    def test_the_check_command_names_an_unknown_option_in_tasks_and_the_most_similar_known_option(
+        self,
+    ) -> None:
         options = {"OPTIONS": {"max_atempts": 5}}
         tasks = {"default": {**settings.TASKS["default"], **options}}
         with self.settings(TASKS=tasks), self.assertRaises(SystemCheckError) as refused:
@@ -595,7 +601,7 @@ class Settings(TestCase):
         ):
             thank.enqueue(1)
 
-    def test_check_names_what_is_wrong_in_the_setting_of_the_app(self) -> None:
+    def test_the_check_of_the_setting_rq_core_names_what_is_wrong(self) -> None:
         module = "rq_core.contrib.django.project_app"
         own = settings.RQ_CORE
         for wrong, says in (
@@ -628,7 +634,7 @@ class Settings(TestCase):
             with mock.patch.object(app, "redis_url", url):
                 self.assertEqual([], list(check_project_app()))
 
-    def test_a_worker_without_a_relay_says_so_once(self) -> None:
+    def test_a_worker_without_a_relay_logs_once_that_it_has_none(self) -> None:
         note_relay(None)
         with self.assertLogs(SETS_UP) as logged:
             prepare_app(app)
@@ -655,7 +661,7 @@ class Settings(TestCase):
                 self.assertIn("`python manage.py migrate --database other`", line)
                 file.touch()
 
-    def test_the_system_checks_of_django_name_each_fault(self) -> None:
+    def test_the_system_checks_report_each_fault_under_its_own_id(self) -> None:
         fine = Backend("default", {})
         unknown = Backend("default", {"OPTIONS": {"database": "nowhere"}})
         self.assertEqual([], list(fine.check()))
@@ -669,7 +675,7 @@ class Settings(TestCase):
         finally:
             mysql.vendor = vendor
 
-    def test_an_unknown_option_and_a_wrong_app_are_refused(self) -> None:
+    def test_a_backend_with_an_unknown_option_or_a_wrong_app_is_refused(self) -> None:
         with self.assertRaisesRegex(ImproperlyConfigured, "unknown option 'retries'"):
             Backend("default", {"OPTIONS": {"retries": 3}}).prepare_worker()
         with self.assertRaisesRegex(ImproperlyConfigured, "must be MODULE:APP"):
@@ -678,7 +684,7 @@ class Settings(TestCase):
         self.assertIsInstance(own, App)
         self.assertIsNot(own, Backend("default", {}).app)
 
-    def test_a_worker_of_another_app_has_the_tasks_of_the_backend_of_this_app(self) -> None:
+    def test_a_worker_gets_the_tasks_of_each_backend_that_names_the_app_of_the_worker(self) -> None:
         self.assertNotIn("shop.tasks.thank", jobs.tasks)
         options = {"OPTIONS": {"app": "shop.other_jobs:jobs"}}
         with self.settings(TASKS={"default": {**settings.TASKS["default"], **options}}):

@@ -29,6 +29,7 @@ from tests.rigs.simulator.strand import Sleep, Strand
 from tests.rigs.simulator.watch import Violated
 
 if TYPE_CHECKING:
+    from tests.rigs.simulator.families.judge import Cancel
     from tests.rigs.simulator.families.simulation import FamilySimulation
 
 ROOM: Final = SETTINGS["kept_max_bytes"].default
@@ -95,15 +96,21 @@ class StrandChildEnds(ChildEnds):
         signalled: Collection[str] = (),
     ) -> None:
         """Start the tasks for these settlements, and note which of their jobs were cancelled."""
+        family, name = self._of.family, self._of.name
         self._heads = [
-            each.claim.id for each in settled if outcomes.get(each.claim.id) == "cancelled"
+            cancel
+            for claim, *_ in settled
+            if outcomes.get(claim.id) == "cancelled"
+            for cancel in family.cancels_of(claim.queue, [claim.id], name)
         ]
         super().note(settled, outcomes, signalled)
 
     def _cancel(self, orphans: Mapping[str, Sequence[str]]) -> Coroutine[Any, Any, None]:
         return self._cancel_of(self._heads, orphans)
 
-    async def _cancel_of(self, heads: Sequence[str], orphans: Mapping[str, Sequence[str]]) -> None:
+    async def _cancel_of(
+        self, heads: Sequence[Cancel], orphans: Mapping[str, Sequence[str]]
+    ) -> None:
         await super()._cancel(orphans)
         self._of.family.note_cancelled(heads)
 
@@ -115,6 +122,8 @@ class FamilyWorker(Worker):
         found = super().bodies()
         self.ends = StrandChildEnds(self)
         self.unbegun: list[tuple[Strand, Callable[[], None]]] = []
+        self.resting: dict[str, Strand] = {}
+        """The strands that rest between two turns, by queue."""
         turns = {f"{self.role}.{queue}": partial(self.work_on, queue=queue) for queue in QUEUES}
         return turns | {f"{self.role}.leases": found[f"{self.role}.leases"]}
 
@@ -151,9 +160,27 @@ class FamilyWorker(Worker):
             self.turn_on(client, queue)
             pause = 600 if self.healing else self.random.choice((10, 60, 250))
             looks = self.now_ms + min(pause, self.simulation.lease_ms // 3)
-            held = [run for run in self.held.values() if run.claim.queue == queue]
-            ends = min((run.ends_ms for run in held), default=looks)
-            strand.wait(Sleep(max(min(looks, ends), self.now_ms + 1)))
+            self.rest(strand, queue, looks)
+
+    def rest(self, strand: Strand, queue: str, looks_ms: int) -> None:
+        """Stop between two turns of a queue, until a handler of the queue ends, at ``looks_ms`` at the latest.
+
+        The end of a parent's handler is not known in advance; `wake` ends the rest. If the worker looked again and
+        again instead, it would leave the handler and the heartbeat almost no steps under the policy ``pct``.
+        """
+        runs = [run for run in self.held.values() if run.claim.queue == queue]
+        if any(run.handler is not None and run.handler.outcome for run in runs):
+            looks_ms = self.now_ms
+        ends_ms = min((r.ends_ms for r in runs if r.handler is None), default=looks_ms)
+        self.resting[queue] = strand
+        strand.wait(Sleep(max(min(looks_ms, ends_ms), self.now_ms + 1)))
+        del self.resting[queue]
+
+    def wake(self, queue: str) -> None:
+        """End the rest between two turns of a queue, because the handler of a parent has ended."""
+        strand = self.resting.get(queue)
+        if strand is not None:
+            strand.point = Sleep(self.now_ms)
 
     def turn_on(self, client: Client, queue: str) -> None:
         """Settle and claim jobs of one queue in one round trip."""
@@ -235,7 +262,8 @@ def cancel_families(actor: Actor, client: Client, queue: str, ids: Sequence[str]
     """Cancel jobs and their children, and tell the simulation when it is done."""
     simulation = cast("FamilySimulation", actor.simulation)
     outcomes = client.run(client.calls.families.cancel(queue, ids, why="not wanted"))
-    simulation.note_cancelled([each for each in ids if outcomes[each] == "cancelled"])
+    ended = [each for each in ids if outcomes[each] == "cancelled"]
+    simulation.note_cancelled(simulation.cancels_of(queue, ended, actor.name))
 
 
 class FamilyOperator(Operator):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from rq_core import errors
 from rq_core.app.durable.handles import DurableSync
 from rq_core.app.durable.items import Items
+from rq_core.connections.client import Client
 from rq_core.model.outcome import Succeeded
 from rq_core.protocol.calls.boxes import SaveAnswer, Saving
 from rq_core.signals import ChildrenFailed
@@ -17,6 +18,9 @@ from tests.rigs.simulator.families import calls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tests.rigs.simulator.families.actors import FamilyWorker
+    from tests.rigs.simulator.strand import Strand
 
 SAVE_AGAIN_MS: Final = 100
 
@@ -69,11 +73,24 @@ class FamilyHandler(durable.Handler):
     def home(self, seat: durable.Seat) -> FamilyHome:
         return FamilyHome(self, seat)
 
+    def save_again(self, client: Client) -> None:
+        try:
+            super().save_again(client)
+        except errors.AuditBacklogFull:
+            return  # The claim is still in force: the worker's next turn settles it again.
+
     def _handle(self, job: DurableSync) -> None:
+        try:
+            self._make_calls(job)
+        except errors.AuditBacklogFull as refused:
+            # As by a worker: the handler fails by the error of the save, and the job is retried.
+            raise durable.Failing("retry") from refused
+
+    def _make_calls(self, job: DurableSync) -> None:
         claim = self.claim
         for number, move in enumerate(calls.moves_of(claim)):
             if number == self.fails_at:
-                raise durable.Failing
+                raise durable.Failing(self.verdict)
             kind, *words = move.split()
             if not calls.is_map(move):
                 name = f"s{number}"
@@ -84,8 +101,7 @@ class FamilyHandler(durable.Handler):
                 items = job.map("parts", children, min_success=calls.needed_of(move))
             except ChildrenFailed as failure:
                 self._note(number, move, failure.items, has_failed=True)
-                self.verdict = "final"
-                raise durable.Failing from failure
+                raise durable.Failing("final") from failure
             self._note(number, move, items, has_failed=False)
 
     def _note(self, number: int, move: str, items: Items[Any], *, has_failed: bool) -> None:
@@ -93,16 +109,23 @@ class FamilyHandler(durable.Handler):
         joined = Joined(claim.queue, claim.id, claim.fence, number, move, has_failed, _seen(items))
         self.worker.simulation.joined.append(joined)  # type: ignore[attr-defined]
 
+    def run(self, strand: Strand) -> None:
+        super().run(strand)
+        cast("FamilyWorker", self.worker).wake(self.claim.queue)
+
 
 class FamilyHome(durable.StrandHome):
     """The part of a worker that the steps of a parent need."""
 
     async def save(self, records: Sequence[Saving]) -> SaveAnswer:
-        """Save entries. While the log has no room for them, they are sent again, as by a worker."""
+        """Save entries. While the log has no room for them, they are sent again, as by a worker.
+
+        Raises AuditBacklogFull once the handler must stop, or the lease is not in force by the worker's clock.
+        """
         while True:
             try:
                 return await super().save(records)
             except errors.AuditBacklogFull:
                 if self._context.cancelled or not self._lease_holds():
-                    raise durable.Failing from None
-                self._handler.pause(SAVE_AGAIN_MS)
+                    raise
+                self._handler.pause_before_next_try(SAVE_AGAIN_MS)

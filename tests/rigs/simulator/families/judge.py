@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rq_core.doctor import examine
 from rq_core.model.durable.boxes import MAP_PREFIX
-from rq_core.model.durable.children import child_id
+from rq_core.model.durable.children import child_id, item_name
 from rq_core.model.events import Entry, JobEvent
 from rq_core.model.table.machine import Event, State
 from rq_core.model.unique_names import digest_of
@@ -42,11 +42,24 @@ ENDS: Final = {
 """The events that may end a child with an outcome, by the outcome's class."""
 
 
+class Cancel(NamedTuple):
+    """The end of a job that was cancelled."""
+
+    queue: str
+    job_id: str
+    entry: str
+    """The id of the log's entry ``cancelled``."""
+
+
 class Launch(NamedTuple):
     """A call of a parent that runs children, as the log shows it."""
 
     queue: str
     parent: str
+    life: str
+    """The id of the parent's box. Jobs that had the same id one after the other have different boxes."""
+    name: str
+    """The name under which the call is saved."""
     number: int
     """The position of the call among the parent's calls, from 0."""
     is_saved: bool
@@ -118,7 +131,7 @@ class _Story:
                 for (life, launch), is_saved in begun.items():
                     number, move = calls.launches_of(self.moves[queue, job_id])[launch]
                     ids = [child_id(life, launch, n) for n in range(calls.size_of(move))]
-                    yield Launch(queue, job_id, number, is_saved, tuple(ids))
+                    yield Launch(queue, job_id, life, launch, number, is_saved, tuple(ids))
 
     def _of(self, queue: str, job_id: str, *events: Event) -> list[Pair]:
         return [each for each in self.events[queue].get(job_id, ()) if each[0].event in events]
@@ -269,17 +282,14 @@ class _Story:
         """
         if self.of.crashes or self.of.lost:
             return
+        when = self.of.shards[PARTS].when
         for launch in self.launches:
-            ends = self._of(launch.queue, launch.parent, Event.CANCELLED)
-            done = self.of.cancelled.get(launch.parent)
-            if not ends or done is None:
+            done = self._cancel_done(launch)
+            if done is None:
                 continue
             for child in launch.children:
-                if self._of(launch.queue, launch.parent, Event.STEP_SAVED) and self._is_saved(
-                    launch, child
-                ):
+                if self._is_saved(launch, child) or self._is_requeued(launch, child):
                     continue
-                when = self.of.shards[PARTS].when
                 for entry, _ in self._of(PARTS, child, Event.CLAIMED):
                     if when[str(entry.id)] > done:
                         yield (
@@ -287,11 +297,44 @@ class _Story:
                             f" begins in step {when[str(entry.id)]}"
                         )
 
+    def _cancel_done(self, launch: Launch) -> int | None:
+        """Return the step in which the cancel of the family of a launch was done. Return None if the parent was not
+        cancelled, or if the cancel was not done."""
+        entry_id = self._cancel_of(launch)
+        if entry_id is None:
+            return None
+        return self.of.cancelled.get(Cancel(launch.queue, launch.parent, entry_id))
+
+    def _cancel_of(self, launch: Launch) -> str | None:
+        """Return the id of the entry that cancels the parent of a launch. Return None if the parent was not cancelled.
+
+        Only the end of the job that made the launch counts. A job that had its id before, or has it later, has other
+        children.
+        """
+        is_begun = False
+        for entry, event in self.events[launch.queue][launch.parent]:
+            is_begun = is_begun or event.fields.get("life") == launch.life
+            if is_begun and entry.event is Event.ENQUEUED:
+                return None
+            if is_begun and entry.event is Event.CANCELLED:
+                return str(entry.id)
+        return None
+
+    def _is_requeued(self, launch: Launch, child: str) -> bool:
+        """Return whether an operator has requeued a dead child after the cancel of its parent. The cancel of the family
+        had left the child, which was dead."""
+        cancel = self._cancel_of(launch)
+        began = self.of.shards[launch.queue].when[cancel] if cancel is not None else 0
+        when = self.of.shards[PARTS].when
+        return any(
+            when[str(entry.id)] > began for entry, _ in self._of(PARTS, child, Event.REQUEUED)
+        )
+
     def _is_saved(self, launch: Launch, child: str) -> bool:
         """Return whether the parent has saved the success of its child."""
-        index = launch.children.index(child)
+        name = item_name(launch.name, launch.children.index(child))
         return any(
-            str(event.fields["name"]).endswith(f"={index}")
+            (event.fields["life"], event.fields["name"]) == (launch.life, name)
             for _, event in self._of(launch.queue, launch.parent, Event.STEP_SAVED)
         )
 
@@ -301,7 +344,7 @@ def _fits(value: str, digest: object) -> bool:
 
 
 def _check_audit(simulation: FamilySimulation) -> None:
-    """Check that SQL has both logs, and that ``audit verify`` proves both (I7, I24).
+    """Check that SQL has both logs, and that ``audit verify`` proves both (I7, I24, I25).
 
     After a loss of a server, verify need not prove everything of its queue, but must find no violation.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Final
@@ -14,6 +14,7 @@ from rq_core.app.durable import children
 from rq_core.connections.client import Client
 from rq_core.connections.transport import Transport
 from rq_core.model.job import NewJob
+from rq_core.model.table.machine import Event
 from rq_core.protocol.operations import Operations
 from tests.rigs.simulator.actors import Actor, MirrorProcess, Waiting
 from tests.rigs.simulator.families import calls, judge
@@ -96,8 +97,8 @@ class FamilySimulation(Simulation):
         self.shards = {PARENTS: Shard(self.world, self.watch), PARTS: Shard(parts, Watch(PARTS))}
         self.joined: list[Joined] = []
         """The maps that were over, in each run of each parent."""
-        self.cancelled: dict[str, int] = {}
-        """The step in which the cancel of a family was done, by the id of its head."""
+        self.cancelled: dict[judge.Cancel, int] = {}
+        """The step in which the cancel of a family was done, by the end of its head."""
         self.crashes = 0
         self.had_little_room = False
         """True if there was ever too little room for the results of children."""
@@ -144,9 +145,20 @@ class FamilySimulation(Simulation):
     def transport(self, strand: Waiting) -> Transport:
         return ShardTransport(strand)
 
-    def note_cancelled(self, ids: Iterable[str]) -> None:
+    def cancels_of(self, queue: str, ids: Collection[str], by: str) -> list[judge.Cancel]:
+        """Return the newest cancel of each of these jobs by this actor."""
+        found: dict[str, judge.Cancel] = {}
+        for entry in self.watch_of(queue).entries:
+            if (entry.event, entry.by) == (Event.CANCELLED, by):
+                for event in entry.jobs:
+                    if event.job_id in ids:
+                        cancel = judge.Cancel(queue, event.job_id, str(entry.id))
+                        found[event.job_id] = cancel
+        return list(found.values())
+
+    def note_cancelled(self, cancels: Iterable[judge.Cancel]) -> None:
         """Note the present step as the step in which the cancels of the families of these jobs were done."""
-        self.cancelled |= dict.fromkeys(ids, self.step)
+        self.cancelled |= dict.fromkeys(cancels, self.step)
 
     def client_of(self, queue: str) -> Client:
         """Return a client of one queue for checks. Its calls stop no strand."""

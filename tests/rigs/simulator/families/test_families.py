@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
@@ -13,9 +14,12 @@ from unittest import mock
 import pytest
 
 from rq_core.app.durable.children import JobSteps
+from rq_core.errors import AuditBacklogFull
 from rq_core.model.durable.children import child_id
 from rq_core.model.outcome import Gone
 from rq_core.protocol.calls.families import Families
+from rq_core.worker.child_ends import ChildEnds
+from tests.rigs.simulator.families.handlers import FamilyHandler
 from tests.rigs.simulator.families.shards import TwoStages, both_staged
 from tests.rigs.simulator.families.simulation import PROFILES, FamilySimulation
 from tests.rigs.simulator.simulation import Failed
@@ -36,14 +40,16 @@ def stages() -> Iterator[TwoStages]:
 
 
 @pytest.mark.parametrize("seed", SHORT)
-def test_every_promise_about_families_holds_for_a_short_seed(stages: TwoStages, seed: int) -> None:
+def test_every_promise_about_parents_and_children_holds_for_a_short_seed(
+    stages: TwoStages, seed: int
+) -> None:
     counts = FamilySimulation(stages, seed).run().counts
 
     assert counts["joined items"] > 0
 
 
 @pytest.mark.slow
-def test_every_promise_about_families_holds_for_one_seed_of_each_profile(
+def test_every_promise_about_parents_and_children_holds_for_one_seed_of_each_profile(
     stages: TwoStages,
 ) -> None:
     for seed in range(len(PROFILES)):
@@ -51,7 +57,9 @@ def test_every_promise_about_families_holds_for_one_seed_of_each_profile(
 
 
 @pytest.mark.slow
-def test_two_runs_of_a_seed_of_families_are_equal_in_every_byte(stages: TwoStages) -> None:
+def test_two_runs_of_a_seed_about_parents_and_children_are_equal_in_every_byte(
+    stages: TwoStages,
+) -> None:
     """Other seeds run in between."""
     first = [FamilySimulation(stages, seed).run() for seed in (*SHORT, 8)]
     again = [FamilySimulation(stages, seed).run() for seed in (*SHORT, 8)]
@@ -62,6 +70,7 @@ def test_two_runs_of_a_seed_of_families_are_equal_in_every_byte(stages: TwoStage
 # Planted bugs.
 
 _enqueue, _look, _save_part = JobSteps._enqueue, JobSteps._look, JobSteps._save_part
+_make_calls = FamilyHandler._make_calls
 
 
 async def _leave_out(steps: JobSteps, launch: str, jobs: Sequence[Any]) -> bool:
@@ -91,8 +100,17 @@ def _cancel_alone(calls: Families, queue: str, ids: Sequence[str], **about: Any)
     return (yield from calls._admin.cancel(queue, ids, **about))
 
 
+async def _cancel_nobody(_ends: ChildEnds, _orphans: Mapping[str, Sequence[str]]) -> None:
+    pass
+
+
 def _never(_steps: JobSteps, _launch: str) -> int:
     return 10**9
+
+
+def _return_after_refusal(handler: FamilyHandler, job: Any) -> None:
+    with contextlib.suppress(AuditBacklogFull):
+        _make_calls(handler, job)
 
 
 PLANTED: Final[Mapping[str, tuple[Any, str, Any, int, str]]] = {
@@ -101,8 +119,14 @@ PLANTED: Final[Mapping[str, tuple[Any, str, Any, int, str]]] = {
     "two results are swapped": (JobSteps, "_save_part", _swap, 0, "got the result of child"),
     "a living child counts as gone": (JobSteps, "_look", _end_one, 0, "server lost nothing"),
     "a cancel leaves the children": (Families, "cancel", _cancel_alone, 9, "was cancelled with"),
-    "a parent never looks by itself": (JobSteps, "_pause_ms", _never, 0, "not worked off"),
-}
+    "a parent never looks by itself": (JobSteps, "_pause_ms", _never, 1, "not worked off"),
+    "a run whose save is refused succeeds": (
+        FamilyHandler, "_make_calls", _return_after_refusal, 776, "was completed after maps",
+    ),
+    "the worker of a cancelled parent cancels nobody": (
+        ChildEnds, "_cancel", _cancel_nobody, 9, "was cancelled with",
+    ),
+}  # fmt: skip
 """Bugs, each with the code that it replaces, the first seed that found it, and what the simulator says."""
 
 
@@ -113,7 +137,9 @@ def _plant(name: str) -> AbstractContextManager[Any]:
 
 @pytest.mark.parametrize("name", PLANTED)
 @pytest.mark.slow
-def test_a_planted_bug_of_families_is_found(stages: TwoStages, name: str) -> None:
+def test_a_planted_bug_in_the_simulation_of_parents_and_children_is_found(
+    stages: TwoStages, name: str
+) -> None:
     *_, first, says = PLANTED[name]
     with _plant(name):
         failure = _first_failure(stages, [first, *range(SEARCHED)])
