@@ -329,18 +329,68 @@ def waits_beside_its_signal(log: MemoryWriter, _: str) -> None:
     begin(log, _again(log), 4, "ok#2", "wait")
 
 
+def sent_twice_with_one_key(log: MemoryWriter, _: str) -> None:
+    send(log, 1, "other", "k")
+    send(log, 2, "other", "k")
+
+
+def sent_with_an_empty_key(log: MemoryWriter, _: str) -> None:
+    send(log, 1, key="")
+
+
+def sent_with_a_digest_that_is_none(log: MemoryWriter, _: str) -> None:
+    send(log, 1, d="ABC")
+
+
+def left_parked_by_its_signal(log: MemoryWriter, _: str) -> None:
+    send(log, 1)
+    log.queue_event("paused")
+
+
+def left_parked_beside_its_signal(log: MemoryWriter, fence: str) -> None:
+    wake(log)
+    fence = log.jobs("claimed", ["a", 2])
+    send(log, 1)
+    park(log, fence, "2,3", UNTIL)
+    log.queue_event("paused")
+
+
+def woken_by_another_operator(log: MemoryWriter, _: str) -> None:
+    send(log, 1)
+    log.now_ms -= 1
+    wake(log, 2, by="bob")
+
+
+def parked_with_a_reason(log: MemoryWriter, _: str) -> None:
+    log.jobs("parked", ["a", _again(log), UNTIL + 5, "3"], by="w-1", why="checked")
+
+
+def step_that_ends_as_a_wait(log: MemoryWriter, _: str) -> None:
+    fence = _again(log)
+    begin(log, fence, 4, "receipt", None)
+    over(log, fence, 4, "receipt")
+
+
+def step_without_a_value_that_has_bytes(log: MemoryWriter, _: str) -> None:
+    row = ["a", _again(log), LIFE, 4, "receipt", 8, "too_large"]
+    log.jobs("step_saved", row, by="w-1")
+
+
 @pytest.mark.parametrize(
     ("lie", "found"),
     [
         (first_signal_again, ("I21", "is signal 1, the one before was 1")),
         (left_out, ("I21", "is signal 2, the one before was 0")),
         (same_key, ("I21", "is sent with the key k, which came before")),
-        (same_key_taken_twice, ("I21", "takes signal 1, which does not wait")),
+        (same_key_taken_twice, ("I21", "is signal 2, the one before was 1")),
         (sent_again_after_its_take, ("I21", "is sent with the key k, which came before")),
         (woken_early, ("I23", "is woken without a signal at")),
         (woken_for_nothing, ("I23", "is woken for entry 2, and no signal ok waits")),
         (woken_for_another_entry, ("I23", "is woken for entry 1, for which the job does not wait")),
-        (not_woken, ("I23", "happens to a job that is parked, although its signal has come")),
+        (
+            not_woken,
+            ("I23", "happens to a job that is parked, although what it waits for has come"),
+        ),
         (claimed_while_parked, ("I6", "parked -claimed-> is not a transition")),
         (taken_out_of_order, ("I21", "takes signal 2, and signal 1 came before")),
         (taken_twice, ("I21", "takes signal 1, which does not wait")),
@@ -381,6 +431,33 @@ def waits_beside_its_signal(log: MemoryWriter, _: str) -> None:
             ),
         ),
         (waits_beside_its_signal, ("I21", "waits, and signal 1 has come")),
+        (sent_twice_with_one_key, ("I21", "is signal 2, the one before was 1")),
+        (sent_with_an_empty_key, ("I21", "has the key '', and no signal can have this key")),
+        (
+            sent_with_a_digest_that_is_none,
+            ("I21", "has digest 'ABC', and no value has such a digest"),
+        ),
+        (
+            left_parked_by_its_signal,
+            ("I23", "leaves its job parked, although what the job waits for has come"),
+        ),
+        (
+            left_parked_beside_its_signal,
+            ("I23", "leaves its job parked, although what the job waits for has come"),
+        ),
+        (
+            woken_by_another_operator,
+            ("I23", "is woken by bob, and it could go on since a call of ann"),
+        ),
+        (parked_with_a_reason, ("I6", "says why, which is no field of such an event")),
+        (
+            step_that_ends_as_a_wait,
+            ("I20", "ends as a wait or a sleep does, and was begun as a step"),
+        ),
+        (
+            step_without_a_value_that_has_bytes,
+            ("I20", "has digest too_large, and a number of bytes"),
+        ),
     ],
     ids=lambda each: each.__name__ if callable(each) else "",
 )

@@ -68,6 +68,7 @@ def test_the_doctor_wakes_a_job_that_a_broken_script_left_parked(
 ) -> None:
     assert broken_after(1, seed, scene(seed))
     assert "woken" not in events_of(seed.entries(), "a")
+    seed.live(1)  # A wake in the millisecond of the signal would be one by the same call.
 
     assert [] == mend(seed)
 

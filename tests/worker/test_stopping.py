@@ -117,7 +117,9 @@ async def test_a_worker_that_stops_returns_its_wake_token_before_its_running_job
     try:
         await wait_until_async(lambda: witness.lines("begin"), "the job runs")
         snapshot = client.calls.reads.snapshot
-        assert client.run(snapshot("crew"))["wake"] == []
+        await wait_until_async(
+            lambda: not client.run(snapshot("crew"))["wake"], "the worker's wait takes the token"
+        )
         worker.stop()
         await wait_until_async(lambda: client.run(snapshot("crew"))["wake"], "it returns the token")
         assert handle.state() == "running"

@@ -277,9 +277,15 @@ _ALWAYS: Final[Mapping[Event, tuple[str, ...]]] = {
 }
 """The fields that are never null, by event."""
 _IN_COLUMNS: Final = frozenset({"id", "task", "claim"})
+_WITHOUT_REASON: Final = frozenset((
+    _E.REPLACED, _E.PROMOTED, _E.CLAIMED, _E.EXPIRED, _E.SUCCEEDED, _E.RETRIED, _E.DIED, _E.ROLLED_BACK, _E.PARKED,
+    _E.STEP_BEGUN, _E.STEP_SAVED, _E.COST_SETTLED, _E.SCOPE_PAUSED, _E.LEASE_EXPIRED, _E.SETTLEMENT_REFUSED,
+))  # fmt: skip
+"""The events that no script writes with a reason (``why``)."""
 _FIELDS: Final = {
     str(event): (
-        frozenset(field.name for field in fields) - _IN_COLUMNS | {"why"},
+        frozenset(field.name for field in fields) - _IN_COLUMNS
+        | (frozenset() if event in _WITHOUT_REASON else {"why"}),
         _ALWAYS.get(event, ()),
     )
     for event, fields in (JOB_EVENT_FIELDS | QUEUE_EVENT_FIELDS).items()

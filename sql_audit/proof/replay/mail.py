@@ -6,6 +6,7 @@ from bisect import insort
 from typing import NamedTuple
 
 from rq_core.model.durable.boxes import SIGNALS_MAX, signal_of
+from sql_audit.store.job_rows import EventRow
 
 
 class WaitingEntry(NamedTuple):
@@ -29,8 +30,8 @@ class Signals:
         """The number of bytes of each untaken signal's value, by the signal's number."""
         self.names: dict[str, list[int]] = {}
         """The numbers of the signals that no wait has taken, by name, oldest first."""
-        self.keys: dict[str, int] = {}
-        """By key: the number of the last signal that was sent with the key."""
+        self.keys: dict[str, tuple[int, int]] = {}
+        """By key: the number of the last signal that was sent with the key, and the epoch in which it was sent."""
         self.lost: set[int] = set()
         """The numbers of the signals that Redis has lost for good: no restore could put them back."""
         self.skipped: set[int] = set()
@@ -38,9 +39,10 @@ class Signals:
         because a worker has put back a signal with a higher number. The worker may put these signals back, too."""
         self.waits: dict[int, WaitingEntry] = {}
         """The waits and sleeps that are not over, each by its entry's number."""
-        self.must_wake = False
-        """True if the job is parked, and a signal for which it waits has arrived. The next event must then be
-        ``woken``, apart from further signals."""
+        self.ripe: EventRow | None = None
+        """The event ``signalled`` or ``parked`` after which the job is parked although it could go on: the same call
+        must wake it. The job's next event must then be ``woken``, apart from further signals. None: the job is not
+        parked, or what it waits for has not come."""
 
     def oldest(self, entry: str) -> int | None:
         """Return the number of the oldest signal that the wait named ``entry`` can take; None: no such signal."""
@@ -48,14 +50,14 @@ class Signals:
         return numbers[0] if numbers else None
 
     def receive(
-        self, number: int, name: str, key: str | None, digest: str, size: int | None
+        self, number: int, name: str, key: str | None, digest: str, size: int | None, epoch: int
     ) -> None:
         """Add a signal; no wait has taken it yet."""
         self.sent = max(self.sent, number)
         self.digests[number], self.sizes[number] = digest, size
         insort(self.names.setdefault(name, []), number)
         if key is not None:
-            self.keys[key] = number
+            self.keys[key] = number, epoch
 
     def put_back(self, number: int) -> None:
         """Note that a worker has put back the signal ``number``. A wait had taken this signal, and a failover then
@@ -77,7 +79,7 @@ class Signals:
             return False
         del self.digests[number], self.sizes[number]
         self.names[waiting].remove(number)
-        self.keys = {key: last for key, last in self.keys.items() if last != number}
+        self.keys = {key: last for key, last in self.keys.items() if last[0] != number}
         self.lost.add(number)
         return True
 

@@ -8,11 +8,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from rq_core.model.durable.boxes import OVER, SIGNAL_PATTERN, signal_of
+from rq_core.model.durable.boxes import KEY_PATTERN, OVER, SIGNAL_PATTERN, signal_of
 from rq_core.model.lib.text import bytes_of
+from rq_core.model.outcome import NOT_JSON, TOO_LARGE
 from rq_core.model.table.machine import Event, State
 from rq_core.model.unique_names import digest_of
 from sql_audit.proof.event_details import facts_in
@@ -23,6 +24,9 @@ from sql_audit.store.job_rows import EventRow
 
 Facts = Mapping[str, Any]
 _SIGNAL: Final = re.compile(SIGNAL_PATTERN)
+_KEY: Final = re.compile(KEY_PATTERN)
+_DIGEST: Final = re.compile(r"[0-9a-f]{32}")
+_NOT_KEPT: Final = frozenset((TOO_LARGE, NOT_JSON, OVER))
 _PARKED: Final = str(State.PARKED)
 
 
@@ -39,25 +43,28 @@ def send(row: EventRow, record: Record) -> Iterator[Fault]:
     yield from judge_value(facts, "I21")
     if _SIGNAL.fullmatch(facts["name"]) is None:
         yield "I21", f"is named {facts['name']!r}, and no signal can have this name"
+    if facts.get("key") is not None and _KEY.fullmatch(facts["key"]) is None:
+        yield "I21", f"has the key {facts['key']!r}, and no signal can have this key"
     if mail is None:
         return
     number, name, key = facts["message"], facts["name"], facts.get("key")
-    before = None if key is None else mail.keys.get(key)
+    before, epoch = mail.keys.get(key, (None, row[1]))
     if before is not None and mail.forget(before, name, facts["digest"]):
-        # Redis had lost the signal, and its sender sends it again. The number is new if a restore put the box back.
-        numbers = {before, mail.sent + 1}
+        # Redis had lost the signal, and its sender sends it again: a script broke off after it wrote the event, or a
+        # failover took the signal. The number is new if a restore put the box back.
+        numbers = {before} if epoch == row[1] else {before, mail.sent + 1}
     else:
         numbers = {mail.sent + 1}
         if before is not None:
             yield "I21", f"is sent with the key {key}, which came before"
     if number not in numbers:
         yield "I21", f"is signal {number}, the one before was {mail.sent}"
-    mail.receive(number, name, key, facts["digest"], facts.get("bytes"))
+    mail.receive(number, name, key, facts["digest"], facts.get("bytes"), row[1])
     entries = [mail.waits.get(each) for each in _numbers(record.waits)]
     if record.state == _PARKED and any(
         each and each.kind == "wait" and signal_of(each.name) == name for each in entries
     ):
-        mail.must_wake = True
+        mail.ripe = mail.ripe or row
 
 
 def _is_moved(row: EventRow, record: Record) -> bool:
@@ -98,8 +105,16 @@ def lose(row: EventRow, record: Record) -> Iterator[Fault]:
 
 
 def judge_value(facts: Facts, invariant: str) -> Iterator[Fault]:
-    """Yield a fault if the value of a step or a signal does not have the event's digest and size."""
+    """Yield a fault if an event about a step or a signal has a digest or a size that a script does not write, or a
+    value with another digest or size."""
     value, digest, size = facts.get("value"), facts.get("digest"), facts.get("bytes")
+    is_kept = _DIGEST.fullmatch(str(digest)) is not None
+    if digest is None:
+        return
+    if not is_kept and digest not in _NOT_KEPT:
+        yield invariant, f"has digest {digest!r}, and no value has such a digest"
+    elif is_kept is (size is None):
+        yield invariant, f"has digest {digest}, and {'no' if is_kept else 'a'} number of bytes"
     if value is None:
         return
     found = digest_of(value)
@@ -128,10 +143,12 @@ def begin_wait(row: EventRow, facts: Facts, record: Record) -> Iterator[Fault]:
     mail.waits[facts["entry"]] = WaitingEntry(facts["name"], kind, until_ms)
 
 
-def end_wait(row: EventRow, facts: Facts, record: Record, *, is_again: bool) -> Iterator[Fault]:
+def end_wait(
+    row: EventRow, facts: Facts, record: Record, *, was_begun: bool, is_again: bool
+) -> Iterator[Fault]:
     """Apply an event ``step_saved`` to the waits and the signals of its job, and yield the event's faults.
 
-    ``is_again``: the step was saved before.
+    ``was_begun``: the entry was begun before. ``is_again``: it was saved before.
     """
     mail, name = record.mail, facts["name"]
     if mail is None:
@@ -139,6 +156,9 @@ def end_wait(row: EventRow, facts: Facts, record: Record, *, is_again: bool) -> 
     waiting = mail.waits.pop(facts["entry"], None)
     if is_again:
         return
+    is_answer = facts.get("message") is not None or facts.get("digest") == OVER
+    if was_begun and waiting is None and is_answer and not is_older(facts.get("fence"), row[1]):
+        yield "I20", "ends as a wait or a sleep does, and was begun as a step"
     if facts.get("message") is not None:
         if waiting is not None and waiting.kind != "wait":
             yield "I21", f"takes signal {facts['message']}, and is a sleep"
@@ -204,6 +224,11 @@ def judge_park(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
             "I22",
             f"is due at {facts.get('due_ms')}, and waits until {min(moments, default=None)}",
         )
+    has_signal = any(
+        each and each.kind == "wait" and mail.oldest(each.name) is not None for each in known
+    )
+    if judged and (has_signal or any(moment <= row[5] for moment in moments)):
+        mail.ripe = row
 
 
 def judge_wake(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
@@ -211,7 +236,9 @@ def judge_wake(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
     mail, cause = record.mail, facts.get("cause")
     if mail is None or record.waits is None:
         return
-    mail.must_wake = False
+    ripe, mail.ripe = mail.ripe, None
+    if ripe is not None and ripe[5] == row[5] and _asked(ripe) != _asked(row):
+        yield "I23", f"is woken by {_asked(row)}, and it could go on since a call of {_asked(ripe)}"
     numbers = _numbers(record.waits)
     if cause is not None:
         waiting = mail.waits.get(cause)
@@ -228,12 +255,29 @@ def judge_wake(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
         yield "I23", f"is woken without a signal at {row[5]}, and is due at {record.due}"
 
 
+def _asked(row: EventRow) -> str:
+    """Return who made a call and for which reason, as the call's event says."""
+    why = facts_in(row[10]).get("why")
+    return str(row[8]) if why is None else f"{row[8]} ({why})"
+
+
 def stay(kind: str, record: Record) -> Iterator[Fault]:
-    """Yield a fault if the event of type ``kind`` happens to a parked job that a signal should have woken before."""
+    """Yield a fault if the event of type ``kind`` happens to a parked job that could go on before."""
     mail = record.mail
-    if mail is not None and mail.must_wake and kind not in (Event.WOKEN, Event.SIGNALLED):
-        mail.must_wake = False
-        yield "I23", "happens to a job that is parked, although its signal has come"
+    if mail is not None and mail.ripe is not None and kind not in (Event.WOKEN, Event.SIGNALLED):
+        mail.ripe = None
+        yield "I23", "happens to a job that is parked, although what it waits for has come"
+
+
+def left_parked(records: Iterable[Record], last: tuple[int, int]) -> Iterator[tuple[EventRow, str]]:
+    """Yield each event after which a job could go on, and is parked at the end of the log all the same.
+
+    ``last`` is the log's last entry. If it has the event, the log may lack the next entry of the same call.
+    """
+    for record in records:
+        ripe = None if record.mail is None else record.mail.ripe
+        if ripe is not None and record.state == _PARKED and (ripe[1], ripe[2]) != last:
+            yield ripe, "leaves its job parked, although what the job waits for has come"
 
 
 def is_older(fence: object, epoch: int) -> bool:

@@ -27,7 +27,7 @@ from rq_core.model.table.event_fields import JOB_EVENT_FIELDS
 from sql_audit.proof.epoch_starts import EpochStart, orphaned_by, reasons_of_next
 from sql_audit.proof.event_details import facts_in
 from sql_audit.proof.findings import Loss, Note
-from sql_audit.proof.replay import contradictions
+from sql_audit.proof.replay import contradictions, parked_jobs
 from sql_audit.proof.replay.job_replay import JobReplay
 from sql_audit.proof.replay.log_findings import LogFindings
 from sql_audit.store.job_rows import EventRow
@@ -170,7 +170,10 @@ class Replay:
         self.holders.breakers.forget()
 
     def finish(self) -> None:
-        """End the replay. Add a note if the log has no events, or if the log may lack live jobs."""
+        """End the replay. Judge the jobs that are parked at the end. Add a note if the log has no events, or if the log
+        may lack live jobs."""
+        for ripe, says in parked_jobs.left_parked(self.jobs.values(), self.at):
+            self._found.violated("I23", says, row=ripe)
         if not self.events:
             self.notes.append(Note(OutboxId(0, 0), self.since_ms, "there are no events"))
         elif self._live.open:

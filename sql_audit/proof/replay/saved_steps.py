@@ -55,7 +55,8 @@ def judge_entry(row: EventRow, record: Record) -> Iterator[Fault]:
         entries[entry] = name, saved
     if saved is not None:
         is_again = before is not None and before[1] is not None
-        yield from end_wait(row, facts, record, is_again=is_again)
+        was_begun = before is not None and not is_again
+        yield from end_wait(row, facts, record, was_begun=was_begun, is_again=is_again)
     else:
         yield from begin_wait(row, facts, record)
 
