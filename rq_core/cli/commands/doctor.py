@@ -64,8 +64,9 @@ def doctor(
     Redis. It mends nothing in an inbox. It changes nothing without --repair. The exit status is 1 if differences are
     left, if a mirror lags, or if the database does not answer, is empty or has no row of a queue whose log is on. It is
     2 if the doctor found no difference, but could not compare with the database of --audit. Without --audit it does not
-    compare with SQL. `rq-core audit restore` restores jobs that Redis lost and SQL has. The doctor reads whole queues; it reads large queues in pages. In a large queue, it compares sums,
-    wake tokens, the order of fair queues and blocked lanes only if the queue does not change while it is read.
+    compare with SQL. `rq-core audit restore` restores jobs that Redis lost and SQL has. The doctor reads whole queues;
+    it reads large queues in pages. In a large queue, it compares sums, wake tokens, the order of fair queues and
+    blocked lanes only if the queue does not change while it is read.
     """
     who = actor(by)
     reports: list[dict[str, Any]] = []

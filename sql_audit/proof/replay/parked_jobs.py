@@ -48,14 +48,14 @@ def send(row: EventRow, record: Record) -> Iterator[Fault]:
     if mail is None:
         return
     number, name, key = facts["message"], facts["name"], facts.get("key")
-    before, epoch = mail.keys.get(key, (None, row[1]))
-    if before is not None and mail.forget(before, name, facts["digest"]):
+    last = None if key is None else mail.keys.get(key)
+    if last is not None and mail.forget(last[0], name, facts["digest"]):
         # Redis had lost the signal, and its sender sends it again: a script broke off after it wrote the event, or a
         # failover took the signal. The number is new if a restore put the box back.
-        numbers = {before} if epoch == row[1] else {before, mail.sent + 1}
+        numbers = {last[0]} if last[1] == row[1] else {last[0], mail.sent + 1}
     else:
         numbers = {mail.sent + 1}
-        if before is not None:
+        if last is not None:
             yield "I21", f"is sent with the key {key}, which came before"
     if number not in numbers:
         yield "I21", f"is signal {number}, the one before was {mail.sent}"
