@@ -42,6 +42,8 @@ _WHY: Final = {
     " less time",
     "full": "the queue had no room for it: raise kept_max_bytes of the queue, or keep results for less time",
 }
+REASONS: Final = frozenset(_WHY)
+"""The reasons why a result, or the value of a step, is missing. A reason stands where the value's digest would."""
 
 
 def reason_of(missing: str) -> str:

@@ -9,6 +9,7 @@ from sqlalchemy import text
 
 from rq_core.connections.client import Client
 from rq_core.model.job import Claim, NewJob, profile
+from rq_core.model.outcome import REASONS
 from rq_core.model.result_encoding import pack_result
 from rq_core.model.unique_names import digest_of
 from rq_core.protocol.calls import claims
@@ -359,3 +360,11 @@ def test_verify_finds_a_step_that_was_changed_in_sql(
     found = [(each.invariant, each.says) for each in verify(database).violations]
 
     assert ("I20", "is entry 9, the one before was 1") in found
+
+
+@pytest.mark.parametrize("reason", sorted(REASONS))
+def test_replay_accepts_each_reason_for_which_the_value_of_a_step_is_not_kept(reason: str) -> None:
+    log = MemoryWriter()
+    log.jobs("step_saved", ["a", running(log), LIFE, 1, "map:rows.1", None, reason])
+
+    assert [] == told(log)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from rq_core.model.durable.boxes import KEY_PATTERN, OVER, SIGNAL_PATTERN, signal_of
 from rq_core.model.lib.text import bytes_of
-from rq_core.model.outcome import NOT_JSON, TOO_LARGE
+from rq_core.model.outcome import REASONS
 from rq_core.model.table.machine import Event, State
 from rq_core.model.unique_names import digest_of
 from sql_audit.proof.event_details import facts_in
@@ -26,7 +26,7 @@ Facts = Mapping[str, Any]
 _SIGNAL: Final = re.compile(SIGNAL_PATTERN)
 _KEY: Final = re.compile(KEY_PATTERN)
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
-_NOT_KEPT: Final = frozenset((TOO_LARGE, NOT_JSON, OVER))
+_NOT_KEPT: Final = REASONS | {OVER}
 _PARKED: Final = str(State.PARKED)
 
 
