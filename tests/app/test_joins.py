@@ -92,7 +92,7 @@ def end_in_one_call(app: App, queue: str) -> None:
         app.client.run(told)
 
 
-def test_a_parent_that_reads_outcomes_while_one_call_ends_its_children_is_woken(
+def test_a_parent_is_woken_though_one_call_ends_all_its_children_while_it_reads_their_outcomes(
     app: App, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the last of the children that end in one call gives a signal. So the parent must wait for the last one."""
@@ -265,7 +265,7 @@ def test_cancelling_many_parents_cancels_each_parent_once_although_one_of_them_r
 
 
 @pytest.mark.parametrize("by", [LeaseLost, CancelledError], ids=["its-save", "its-heartbeat"])
-def test_a_worker_without_the_claim_cancels_children_that_it_enqueues_after_the_parent_was_cancelled(
+def test_a_worker_that_lost_its_claim_of_a_cancelled_parent_cancels_the_children_that_it_still_enqueues(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, by: type[BaseException]
 ) -> None:
     """``by`` is the exception that the handler gets when the worker has learned that the lease is lost."""

@@ -355,7 +355,7 @@ def standing(job_id: str, stands: str) -> list[Any]:
     return [*named(job_id), None, None, stands]
 
 
-def test_replay_reports_a_job_that_takes_a_name_within_the_window_of_another_job(
+def test_replay_reports_a_job_that_takes_a_unique_name_within_the_throttle_window_of_another_job(
     log: MemoryWriter,
 ) -> None:
     """Checks a job that has ended while its window is still open."""
@@ -370,7 +370,7 @@ def test_replay_reports_a_job_that_takes_a_name_within_the_window_of_another_job
     assert "job a holds it" in found.says
 
 
-def test_replay_forgets_expired_windows(log: MemoryWriter) -> None:
+def test_replay_forgets_throttle_windows_that_have_expired(log: MemoryWriter) -> None:
     for n in range(100):
         name = f"send/user={n}"
         log.jobs("enqueued", [*named(f"j-{n}")[:-1], name, None, None, f"until:{log.now_ms + 10}"])
@@ -993,7 +993,9 @@ def test_a_log_without_events_causes_a_note() -> None:
     assert [note.says for note in found.notes] == ["there are no events"]
 
 
-def test_replay_does_not_judge_events_before_the_option_since_ms(log: MemoryWriter) -> None:
+def test_replay_does_not_judge_events_before_the_time_in_the_option_since_ms(
+    log: MemoryWriter,
+) -> None:
     enqueue(log, "a")
     log.jobs("claimed", ["a", 5])
     since = log.now_ms + 1
