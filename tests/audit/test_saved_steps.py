@@ -127,7 +127,7 @@ def test_replay_reports_a_job_that_is_retried_after_its_last_attempt() -> None:
         ([(1, "one"), (2, "two"), (1, "one")], "is saved a second time"),
     ],
 )  # fmt: skip
-def test_replay_reports_a_save_of_a_step_that_contradicts_the_earlier_saves(
+def test_replay_reports_a_false_event_about_a_saved_step(
     steps: Sequence[tuple[Any, ...]], says: str
 ) -> None:
     log = MemoryWriter()

@@ -219,7 +219,7 @@ def test_the_caps_command_prints_a_table_of_scopes(
     assert ["tenant=b", "1", "1", "0", "as", "tenant"] in table
 
 
-def test_the_caps_command_prints_no_word_each_beside_the_limit_of_a_cap_that_tasks_share(
+def test_the_caps_command_does_not_print_the_word_each_beside_a_limit_that_several_tasks_share(
     cli: CommandLine, app: App
 ) -> None:
     """Checks that "4 each" is not printed. A named cap counts the jobs of all its tasks together."""

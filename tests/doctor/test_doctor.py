@@ -201,7 +201,7 @@ def test_the_doctor_finds_and_repairs_damage_that_was_done_by_hand(hand: str, sc
 
 
 @pytest.mark.parametrize(("sequence", "keys"), [(None, set()), ("?", {"meta"})])
-def test_a_missing_sequence_is_no_finding_in_a_queue_that_never_had_a_job(
+def test_a_missing_sequence_counter_is_no_finding_in_a_queue_that_never_had_a_job(
     sequence: str | None, keys: set[str], redis_url: str
 ) -> None:
     with Seed(redis_url) as seed:
@@ -290,7 +290,7 @@ def test_repair_corrects_the_log_if_it_differs_from_a_state_line(
     assert changed == scene.state("a")
 
 
-def test_the_doctor_compares_the_attempts_in_the_json_with_the_line_if_the_log_lacks_the_job(
+def test_if_the_log_lacks_a_job_the_doctor_compares_max_attempts_in_its_json_with_its_state_line(
     scene: Scene,
 ) -> None:
     value = scene.hand.hget(scene.key("jobs"), "a")

@@ -249,7 +249,9 @@ def test_a_place_in_a_cap_is_held_until_a_script_ends_the_claim(seed: Seed) -> N
 # What went wrong here.
 
 
-def test_an_id_can_be_discarded_and_then_enqueued_in_one_call(seed: Seed) -> None:
+def test_one_call_can_discard_a_job_and_then_enqueue_another_job_with_the_same_id(
+    seed: Seed,
+) -> None:
     """The bug: the log had the enqueue before the discard. So the log said that the running job was gone."""
     seed.cap("task=t", 0)
     full = full_rules([("discard", "task=t")])
@@ -262,7 +264,9 @@ def test_an_id_can_be_discarded_and_then_enqueued_in_one_call(seed: Seed) -> Non
     assert (told.ids, told.discarded) == (("j",), (("j", "task=t"),))
 
 
-def test_a_claim_takes_both_jobs_of_a_lane_though_each_of_them_empties_the_lane(seed: Seed) -> None:
+def test_one_claim_takes_two_jobs_of_a_lane_though_the_lane_is_empty_between_them(
+    seed: Seed,
+) -> None:
     """The bug: a claim emptied a lane, filled it and emptied it again. The lane was then wrongly blocked.
 
     Its job waited although its scopes had room, and no later call would have opened the lane (I10).
@@ -339,7 +343,7 @@ def test_a_raised_rate_applies_at_once_to_a_job_that_waits_for_a_full_cap(seed: 
     assert ids(seed.claim()) == ["third"]
 
 
-def test_counting_the_jobs_of_a_scope_for_a_rule_to_discard_does_not_fill_other_scopes(
+def test_a_rule_that_discards_jobs_above_a_cap_counts_only_the_jobs_of_its_own_scope(
     seed: Seed,
 ) -> None:
     """The bug: a rule to discard jobs counted the jobs of one scope. The count was then used for all scopes of the
@@ -354,7 +358,7 @@ def test_counting_the_jobs_of_a_scope_for_a_rule_to_discard_does_not_fill_other_
     assert ids(seed.claim()) == ["c"]
 
 
-def test_places_that_a_call_frees_can_be_taken_in_the_same_call(
+def test_places_in_a_cap_that_a_call_frees_can_be_taken_in_the_same_call(
     seed: Seed,
 ) -> None:
     """The bug: the jobs of expired leases still counted as holders when their call checked their scopes."""
@@ -367,7 +371,7 @@ def test_places_that_a_call_frees_can_be_taken_in_the_same_call(
 
 
 @pytest.mark.parametrize("how", ["cancel", "restore"])
-def test_a_lane_that_is_opened_and_emptied_in_one_call_opens_the_next_lane(
+def test_if_one_call_opens_and_empties_a_lane_the_next_lane_of_the_same_scope_opens(
     seed: Seed, how: str
 ) -> None:
     """The bug: one call emptied two lanes of a scope, and did not open the third lane.

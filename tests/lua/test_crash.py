@@ -336,7 +336,7 @@ def lose_everything(seed: Seed) -> None:
 @pytest.mark.parametrize("lose", [lose_replid, lose_meta, lose_outbox, lose_everything])
 @pytest.mark.parametrize("name", [n for n in SCENES if not n.startswith("handshake")])
 @pytest.mark.slow
-def test_a_call_that_was_made_for_another_history_of_the_server_changes_nothing(
+def test_a_call_that_a_client_prepared_before_redis_lost_data_changes_nothing(
     seed: Seed, name: str, lose: Callable[[Seed], None]
 ) -> None:
     scene = SCENES[name](seed)

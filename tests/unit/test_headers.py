@@ -190,7 +190,7 @@ def test_a_contradictory_header_is_refused(
         build_script(built)
 
 
-def test_a_script_has_the_keys_of_its_includes(edit: Edit) -> None:
+def test_a_script_has_the_redis_keys_of_the_lua_files_that_it_includes(edit: Edit) -> None:
     """A key that an include needs is thus named in one file only."""
     assert build_script("trim").keys == ("meta", "wake", "outbox")
     edit("include/call/wake.lua", "Keys: wake", "Keys: wake leases")
@@ -199,7 +199,9 @@ def test_a_script_has_the_keys_of_its_includes(edit: Edit) -> None:
     assert build_script("trim").keys == ("meta", "leases", "wake", "outbox")
 
 
-def test_two_lua_parts_with_keys_cannot_depend_on_the_same_fact(edit: Edit) -> None:
+def test_two_lua_files_with_optional_keys_cannot_depend_on_the_same_fact_of_a_queue(
+    edit: Edit,
+) -> None:
     edit("include/waiting/deadline.lua", "Fact: ties\n", "Fact: remembers\nWith: waiting\n")
     headers.forget()
 
@@ -207,7 +209,9 @@ def test_two_lua_parts_with_keys_cannot_depend_on_the_same_fact(edit: Edit) -> N
         build_script("turn")
 
 
-def test_a_lua_part_with_keys_on_demand_must_name_a_fact(edit: Edit) -> None:
+def test_a_lua_file_with_optional_keys_must_name_the_fact_that_makes_a_call_carry_them(
+    edit: Edit,
+) -> None:
     edit("include/results/results.lua", "Fact: remembers\n", "")
     headers.forget()
 

@@ -153,7 +153,7 @@ def test_enqueue_by_name_makes_the_same_id_for_an_idempotency_key() -> None:
     )
 
 
-def test_a_repeated_call_with_an_idempotency_key_returns_the_duplicate_that_its_first_call_returned() -> (
+def test_a_repeated_call_with_an_idempotency_key_returns_the_existing_job_that_the_first_call_returned() -> (
     None
 ):
     app, send = make(unique=Unique(per="to"))

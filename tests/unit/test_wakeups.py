@@ -95,7 +95,7 @@ async def test_a_queue_is_claimed_from_when_its_next_job_is_due() -> None:
     watching.close()
 
 
-async def test_a_late_older_answer_does_not_cancel_the_timer_of_a_due_job() -> None:
+async def test_a_late_answer_to_an_older_claim_does_not_cancel_the_timer_of_a_due_job() -> None:
     """Two claims are under way. Redis ran the first one before the job was scheduled, but its answer arrives last."""
     queue = WatchedQueue("mail")
     watching, looked = watcher(queue)
@@ -180,7 +180,7 @@ async def test_a_token_that_arrives_too_late_is_put_back() -> None:
     await watch
 
 
-async def test_after_a_failed_wait_the_next_wait_is_without_a_claim(
+async def test_after_a_failed_wait_a_worker_sends_its_next_wait_without_a_claim_behind_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Checks a user that may not wait for tokens. Its claims would otherwise follow each other in a loop."""

@@ -292,7 +292,7 @@ async def test_parallel_steps_whose_saves_a_failover_lost_are_saved_with_the_nex
     assert [BATCH_MAX, 51] == sizes[-2:]
 
 
-async def test_a_step_can_be_saved_although_a_signal_created_the_box_after_the_claim(
+async def test_a_step_can_be_saved_although_a_signal_created_the_store_of_steps_after_the_claim(
     own: App, client: Client, did: list[Any]
 ) -> None:
     """Checks a signal that creates the job's box after the claim has found none. The box keeps the signal and the

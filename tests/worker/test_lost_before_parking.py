@@ -331,7 +331,7 @@ def kinds(client: Client, job_id: str) -> list[Any]:
     ]
 
 
-async def test_a_job_can_park_after_a_failover_although_a_signal_began_another_box(
+async def test_a_job_can_park_after_a_failover_lost_its_steps_although_a_signal_has_arrived_since(
     own: App, client: Client, replica: Replica, did: list[Any]
 ) -> None:
     @own.task(queue=QUEUE, retry=ONCE)

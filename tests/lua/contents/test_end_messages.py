@@ -82,7 +82,7 @@ def test_messages_are_sent_for_a_minute_after_the_last_listen_call(
     assert ["d"] == listener.told()
 
 
-def test_a_second_client_that_begins_to_listen_does_not_make_other_clients_read_the_facts_again(
+def test_a_second_client_that_listens_does_not_make_other_clients_read_facts_about_the_queue_again(
     seed: Seed,
 ) -> None:
     """Each new version makes every client's next call read the facts about the queue again."""

@@ -46,7 +46,7 @@ def result(seed: Seed, job_id: str) -> str | None:
     return None if found is None else str(found)
 
 
-def test_enqueue_writes_the_window_of_a_remembered_id_into_the_state_line_the_event_and_results(
+def test_enqueue_writes_the_end_of_a_remembered_id_into_the_state_line_the_event_and_the_key_results(
     seed: Seed,
 ) -> None:
     seed.client.run(seed.client.calls.delivery.handshake("q"))
@@ -169,7 +169,7 @@ def test_the_state_line_of_each_claimed_job_has_the_digest_of_that_jobs_own_call
 
 
 @pytest.mark.damaged
-def test_a_field_that_a_client_hid_in_the_digest_of_a_call_is_still_read(
+def test_a_field_that_a_client_hid_in_the_call_digest_of_a_state_line_is_still_read(
     seed: Seed,
 ) -> None:
     """The other jobs of the call have lines of the same form, which are not read field by field."""
@@ -408,7 +408,7 @@ def test_an_id_that_is_recorded_for_a_rejected_job_makes_later_jobs_of_the_call_
     assert ("k",) == found.mismatched
 
 
-def test_an_enqueued_event_has_the_ends_of_both_windows_but_no_digest_for_a_call_without_one(
+def test_the_enqueued_event_of_a_call_without_a_digest_has_the_ends_of_both_windows_of_the_job(
     seed: Seed,
 ) -> None:
     window = {"name": "t/x", "unique": "keep", "window_ms": 5_000, "remember_ms": DAY, "call": "="}
@@ -601,7 +601,7 @@ def test_random_histories_of_remembered_ids_agree_with_the_model(seed: Seed, num
 
 
 @LANES
-def test_a_job_that_may_never_wait_is_a_duplicate_of_a_known_job_and_is_otherwise_rejected(
+def test_a_job_with_the_rule_never_to_wait_is_a_duplicate_if_its_id_is_known_and_otherwise_rejected(
     seed: Seed, lane: str
 ) -> None:
     """A parent that runs again sends its children with the rule ``rq_core.app.durable.children.NEVER``. A known child

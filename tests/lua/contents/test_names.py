@@ -25,7 +25,9 @@ def enqueue(seed: Seed, *ids: str, how: str = "keep", **options: Any) -> Any:
     return seed.enqueue(*(seed.job(i, unique=how, name=NAME, **options) for i in ids))
 
 
-def test_enqueue_writes_a_unique_name_into_the_state_line_the_event_and_slots(seed: Seed) -> None:
+def test_enqueue_writes_a_unique_name_into_the_state_line_the_event_and_the_key_slots(
+    seed: Seed,
+) -> None:
     seed.client.run(seed.client.calls.delivery.handshake("q"))
     found = enqueue(seed, "a")
     (told,) = [e for e in seed.snapshot()["outbox"] if e[1]["type"] == "enqueued"]
@@ -173,7 +175,7 @@ def test_only_one_of_many_jobs_with_one_name_in_a_call_is_enqueued(
 
 
 @pytest.mark.parametrize("holds", ["nothing", "a job that waits", "a job that runs"])
-def test_a_second_job_with_one_id_in_a_call_may_replace_only_a_waiting_holder_of_its_own_name(
+def test_the_second_job_of_a_call_with_the_same_id_may_replace_only_a_waiting_job_with_its_own_unique_name(
     seed: Seed, holds: str
 ) -> None:
     """Two jobs of the call have one id. The last job of the call replaces the first of them, so the second may be

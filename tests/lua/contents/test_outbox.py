@@ -82,7 +82,7 @@ def test_only_the_attached_database_can_trim_and_detach(seed: Seed) -> None:
     assert before == seed.snapshot()
 
 
-def test_a_queue_accepts_only_a_database_with_the_stamp_of_its_first_attach(
+def test_a_queue_that_was_attached_once_refuses_an_audit_database_with_another_stamp(
     seed: Seed,
 ) -> None:
     calls = seed.client.calls

@@ -399,7 +399,7 @@ def test_an_expired_result_is_removed_first_and_does_not_count_as_evicted(seed: 
     assert "evicted" not in after["meta"]
 
 
-def test_the_mark_that_logs_one_whole_result_applies_to_no_other_result_of_the_call(
+def test_a_request_to_log_one_whole_result_does_not_apply_to_the_other_results_of_the_call(
     seed: Seed,
 ) -> None:
     """The audit mark before a digest asks for the whole result in the log. Only the first result has the mark, and the

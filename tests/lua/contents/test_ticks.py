@@ -145,7 +145,9 @@ def test_a_worker_with_a_fast_clock_fires_no_instant_early(seed: Seed) -> None:
     assert [] == told(seed)
 
 
-def test_an_instant_is_early_until_the_spread_has_passed_too(seed: Seed) -> None:
+def test_an_instant_that_is_reported_before_its_spread_has_passed_is_refused_as_early(
+    seed: Seed,
+) -> None:
     schedule = put(seed, every=100, spread=90)
     shift = schedule.due_ms - schedule.next_ms
     at = schedule.next_ms

@@ -40,7 +40,7 @@ def due(seed: Seed, job_id: str) -> int:
 # Throttle.
 
 
-def test_enqueue_writes_the_throttle_window_of_a_job_into_the_state_line_the_event_and_slots(
+def test_enqueue_writes_the_throttle_window_of_a_job_into_the_state_line_the_event_and_the_key_slots(
     seed: Seed,
 ) -> None:
     throttle(seed, "a")

@@ -113,7 +113,7 @@ async def take_turns(ender: Ender, reached: Callable[[], int], *ends: int) -> No
         )  # type: ignore[misc]
 
 
-async def test_a_worker_does_not_send_a_second_turn_for_only_a_few_ended_jobs(
+async def test_while_one_turn_is_under_way_a_worker_sends_no_second_turn_for_only_a_few_ended_jobs(
     app: App, valkey_url: str
 ) -> None:
     """Checks the number of turns. One more turn costs Redis as much as tens of jobs in a larger turn."""
@@ -195,7 +195,7 @@ class Forgetful(AsyncPoolTransport):
         return await super().exchange(commands, *how)
 
 
-async def test_no_other_turn_takes_the_places_of_claimed_jobs_while_caps_are_declared_again(
+async def test_while_a_worker_declares_caps_again_no_other_turn_claims_jobs_for_places_that_are_taken(
     app: App, valkey_url: str
 ) -> None:
     """Checks that no other turn claims jobs for the places of the claimed jobs. No claimed job is given back."""
