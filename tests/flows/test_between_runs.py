@@ -159,7 +159,7 @@ def test_the_cached_state_of_a_flow_refuses_a_saved_step_that_contradicts_it() -
             kept.update(number, BEGUN._replace(name=name))
 
 
-def test_the_oldest_cached_states_of_flows_are_dropped_if_there_are_too_many_or_too_large_states() -> (
+def test_the_class_newest_values_drops_the_oldest_values_beyond_its_number_or_total_size_of_values() -> (
     None
 ):
     kept: NewestValues[str, int] = NewestValues(2, 10)
