@@ -99,7 +99,7 @@ def test_the_log_continues_in_a_database_that_was_moved_and_rebound(
     assert verify(copy).verdict is LogVerdict.HOLDS
 
 
-def test_the_first_mirror_records_the_place_of_its_database(
+def test_the_first_mirror_records_where_its_database_is_stored(
     client: Client, database: Database
 ) -> None:
     place_ = "SELECT place FROM audit_meta"

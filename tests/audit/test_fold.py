@@ -322,7 +322,7 @@ def test_the_mirror_computes_the_same_rows_for_batches_of_any_size(seed: int) ->
         }
 
 
-def test_every_field_of_an_event_has_a_kind_that_the_mirror_checks() -> None:
+def test_every_field_of_an_event_has_a_data_type_that_the_mirror_checks() -> None:
     """Checks the fields in machine.py. The mirror checks a value by its kind before it writes the value to a column."""
     names = {field.name for fields in JOB_EVENT_FIELDS.values() for field in fields}
 

@@ -473,7 +473,7 @@ def test_the_caps_and_job_commands_print_the_same_numbers_with_small_and_with_la
     assert sum(each["waiting"] for each in expected[0][2:]) > 0
 
 
-def test_the_job_command_names_five_of_many_holders_and_counts_the_rest(
+def test_the_job_command_names_five_of_many_jobs_that_hold_a_full_scope_and_counts_the_rest(
     cli: CommandLine, app: App, task: Task[[str, str], None]
 ) -> None:
     for n in range(11):

@@ -82,7 +82,7 @@ def test_a_cap_of_n_admits_n_jobs(seed: Seed, cap: int, scope: str, limit: int) 
     assert most_running(seed.entries()) == cap
 
 
-def test_a_job_that_one_scope_refuses_holds_no_place_in_its_other_scopes(seed: Seed) -> None:
+def test_a_job_that_one_full_cap_refuses_holds_no_place_in_its_other_caps(seed: Seed) -> None:
     """The bug: one scope of a job refused it. The job still held a place in its other scope, until a timeout."""
     seed.cap("task=t", 2)
     seed.cap("tenant", 1)
@@ -97,7 +97,9 @@ def test_a_job_that_one_scope_refuses_holds_no_place_in_its_other_scopes(seed: S
     assert ids(seed.claim()) == ["y-1"]
 
 
-def test_the_rollback_of_a_claim_frees_all_its_places_at_once(seed: Seed) -> None:
+def test_the_rollback_of_a_claim_at_once_frees_all_places_in_caps_that_the_claim_held(
+    seed: Seed,
+) -> None:
     """The bug: a claim that was rolled back counted as a holder until its lease ended."""
     seed.cap("task=t", 1)
     seed.cap("tenant", 1)
@@ -141,7 +143,7 @@ def test_a_rolled_back_job_keeps_its_attempts_and_its_place_in_line(seed: Seed) 
     assert ids(seed.claim()) == ["first"]
 
 
-def test_one_of_two_concurrent_claims_takes_a_place_that_both_try_to_take(
+def test_one_of_two_concurrent_claims_takes_a_place_in_a_cap_that_both_claims_try_to_take(
     redis_url: str,
 ) -> None:
     """The bug: each of two claims took a scope that the other one needed. Both gave up, and a free place stayed
@@ -161,7 +163,9 @@ def test_one_of_two_concurrent_claims_takes_a_place_that_both_try_to_take(
         assert unproved(one.entries()) == []
 
 
-def test_a_job_enqueued_while_a_place_is_released_wakes_a_worker(redis_url: str) -> None:
+def test_a_job_that_is_enqueued_while_a_place_in_a_cap_becomes_free_wakes_a_worker(
+    redis_url: str,
+) -> None:
     """The bug: if the last holder of a place ended at the wrong moment, no worker was woken for minutes.
 
     At this moment a worker had found the scope full, and had not yet begun to wait for a token.
@@ -181,7 +185,9 @@ def test_a_job_enqueued_while_a_place_is_released_wakes_a_worker(redis_url: str)
 
 
 @pytest.mark.parametrize("how", ["complete", "fail", "rollback"])
-def test_a_stale_settlement_frees_no_place(seed: Seed, how: str) -> None:
+def test_a_settlement_by_a_worker_without_the_claim_frees_no_place_in_a_cap(
+    seed: Seed, how: str
+) -> None:
     """The bug: a worker whose lease had expired freed a place at each report of its job. So a cap of 1 admitted eleven
     jobs."""
     seed.cap("task=t", 1)
@@ -202,7 +208,7 @@ def test_a_stale_settlement_frees_no_place(seed: Seed, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["complete", "fail", "rollback"])
-def test_a_claim_that_is_settled_twice_frees_one_place(seed: Seed, how: str) -> None:
+def test_a_claim_that_is_settled_twice_frees_one_place_in_a_cap(seed: Seed, how: str) -> None:
     """The bug: each settlement of the same claim increased a counter of free places."""
     seed.cap("task=t", 1)
     seed.enqueue(*(f"j-{n}" for n in range(4)), scopes=["task=t"])

@@ -199,7 +199,7 @@ def test_a_script_has_the_redis_keys_of_the_lua_files_that_it_includes(edit: Edi
     assert build_script("trim").keys == ("meta", "leases", "wake", "outbox")
 
 
-def test_two_lua_files_with_optional_keys_cannot_depend_on_the_same_fact_of_a_queue(
+def test_two_lua_files_with_optional_redis_keys_cannot_depend_on_the_same_fact_about_a_queue(
     edit: Edit,
 ) -> None:
     edit("include/waiting/deadline.lua", "Fact: ties\n", "Fact: remembers\nWith: waiting\n")
@@ -209,7 +209,7 @@ def test_two_lua_files_with_optional_keys_cannot_depend_on_the_same_fact_of_a_qu
         build_script("turn")
 
 
-def test_a_lua_file_with_optional_keys_must_name_the_fact_that_makes_a_call_carry_them(
+def test_a_lua_file_with_optional_redis_keys_must_name_the_fact_about_a_queue_that_requires_the_keys(
     edit: Edit,
 ) -> None:
     edit("include/results/results.lua", "Fact: remembers\n", "")

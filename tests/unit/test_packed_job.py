@@ -64,7 +64,7 @@ def test_a_row_is_unpacked_to_the_job_that_was_packed_into_it(job: NewJob) -> No
     assert pack_jobs([job]) == pack_jobs([read(job)])
 
 
-def test_the_packed_form_of_a_plain_job_is_empty() -> None:
+def test_the_packed_form_of_a_job_without_options_is_empty() -> None:
     assert "{}" == pack(JOBS["plain"])
 
 

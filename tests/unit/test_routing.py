@@ -96,7 +96,9 @@ def test_replies_are_returned_in_the_order_of_their_commands() -> None:
     assert nodes.maps == 1
 
 
-def test_a_time_command_goes_to_the_node_that_gets_the_other_command() -> None:
+def test_the_command_time_goes_to_the_node_that_gets_the_other_command_of_the_same_pipeline() -> (
+    None
+):
     for key in (LOW, HIGH):
         clock, other = Nodes().exchange(["TIME"], ["GET", key])
         assert clock == other

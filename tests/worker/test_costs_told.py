@@ -224,7 +224,9 @@ def test_the_fake_server_settles_costs_and_pauses_scopes(app: App) -> None:
 
 
 @pytest.mark.parametrize("made", ["here", "elsewhere"])
-async def test_a_job_that_pauses_a_rate_without_a_limit_is_given_back(app: App, made: str) -> None:
+async def test_a_job_that_pauses_a_rate_without_a_limit_is_given_back_to_its_queue(
+    app: App, made: str
+) -> None:
     """Checks that the job does not begin again at once. A rate without a limit cannot be paused."""
     elsewhere = PauseScope("model", after=30)
     begun = 0

@@ -109,7 +109,9 @@ def test_the_enqueued_event_says_who_enqueued_the_jobs_and_why(seed: Seed) -> No
     assert told == [("ann", why, 3), ("ann", why, 3), ("c-1", None, 1)]
 
 
-def test_a_job_record_with_an_invalid_kind_number_is_refused(seed: Seed) -> None:
+def test_a_job_record_that_refers_to_common_fields_by_an_invalid_number_is_refused(
+    seed: Seed,
+) -> None:
     call = seed.client.calls.enqueue.chunk(seed.queue, [seed.job("a")], why="again")
     (record,) = call.each
     seed.enqueue("first")

@@ -221,7 +221,7 @@ def test_a_call_that_lacks_needed_keys_is_sent_again_with_these_keys(
 
 
 @LANES
-def test_a_remembered_id_makes_calls_duplicates_until_both_the_job_and_the_window_have_ended(
+def test_a_remembered_id_makes_calls_duplicates_until_both_its_job_and_its_time_to_be_remembered_have_ended(
     seed: Seed, lane: str
 ) -> None:
     enqueue(seed, "a", lane=lane)
@@ -241,7 +241,7 @@ def test_a_remembered_id_makes_calls_duplicates_until_both_the_job_and_the_windo
     assert {} == seed.snapshot()["results"] == seed.snapshot()["kept"]
 
 
-def test_an_id_makes_calls_duplicates_while_its_job_is_alive_though_the_window_has_ended(
+def test_an_id_makes_calls_duplicates_while_its_job_is_alive_though_its_time_to_be_remembered_has_ended(
     seed: Seed,
 ) -> None:
     enqueue(seed, "a", delay_ms=3 * DAY)
@@ -408,7 +408,7 @@ def test_an_id_that_is_recorded_for_a_rejected_job_makes_later_jobs_of_the_call_
     assert ("k",) == found.mismatched
 
 
-def test_the_enqueued_event_of_a_call_without_a_digest_has_the_ends_of_both_windows_of_the_job(
+def test_the_enqueued_event_of_a_call_without_a_digest_has_the_ends_of_the_remembered_id_and_of_the_throttle(
     seed: Seed,
 ) -> None:
     window = {"name": "t/x", "unique": "keep", "window_ms": 5_000, "remember_ms": DAY, "call": "="}
@@ -430,7 +430,9 @@ def test_a_replaced_id_refers_to_the_new_job(seed: Seed) -> None:
     assert (("k", "b"),) == enqueue(seed, "k", name="t/x").held
 
 
-def test_a_claim_forgets_expired_ids_and_reports_whether_more_are_left(seed: Seed) -> None:
+def test_a_claim_forgets_expired_remembered_ids_and_reports_whether_more_expired_ids_are_left(
+    seed: Seed,
+) -> None:
     ids = [f"j{n}" for n in range(7)]
     enqueue(seed, *ids)
     seed.complete(*seed.claim().jobs)
@@ -447,7 +449,7 @@ def test_a_claim_forgets_expired_ids_and_reports_whether_more_are_left(seed: See
     assert "0" == seed.meta("results_bytes")
 
 
-def test_an_id_is_not_forgotten_before_its_window_ends(seed: Seed) -> None:
+def test_an_id_is_not_forgotten_before_its_time_to_be_remembered_has_ended(seed: Seed) -> None:
     enqueue(seed, "a")
     end_by_success(seed)
     seed.advance(DAY - 1)
@@ -477,7 +479,7 @@ def test_new_jobs_with_remembered_ids_are_refused_when_the_key_results_is_full(
     assert ("c",) == enqueue(seed, "c").ids
 
 
-def test_an_id_with_a_stored_result_but_without_a_remembered_window_can_be_enqueued_again(
+def test_an_id_with_a_stored_result_that_is_not_a_remembered_id_can_be_enqueued_again(
     seed: Seed,
 ) -> None:
     enqueue(seed, "x")

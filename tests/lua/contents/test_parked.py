@@ -140,7 +140,7 @@ def test_a_job_that_parks_after_its_signal_came_is_woken_at_once(seed: Seed) -> 
     [("2", LIFE, ""), ("1", LIFE, "2"), ("1", LIFE, "1,2+"), ("1", "f" * 16, "")],
     ids=["its wait", "another entry", "a saved entry", "its box"],
 )
-def test_a_job_does_not_park_if_redis_lacks_entries_that_its_worker_has_saved(
+def test_a_job_does_not_park_if_redis_lacks_steps_that_its_worker_has_saved(
     seed: Seed, waits: str, life: str, knows: str
 ) -> None:
     claim = seed.running("a")
@@ -165,7 +165,9 @@ def test_a_job_does_not_park_if_redis_has_a_step_only_as_begun_though_its_worker
     assert {"a": "parked"} == seed.park(claim, waits="2", knows="1+")
 
 
-def test_other_jobs_park_though_redis_lacks_the_entries_of_one_job_in_the_call(seed: Seed) -> None:
+def test_other_jobs_park_though_redis_lacks_the_saved_steps_of_one_job_in_the_call(
+    seed: Seed,
+) -> None:
     """Checks a job in a lane: its place in the cap stays taken, and the other job's place is free."""
     seed.cap("host", 1)
     held = [seed.running(name, scopes=[f"host={name}"]) for name in ("a", "b")]
@@ -182,7 +184,9 @@ def test_other_jobs_park_though_redis_lacks_the_entries_of_one_job_in_the_call(s
     assert ["a"] == list(seed.snapshot()["leases"])
 
 
-def test_a_cancelled_job_ends_when_it_parks_although_redis_lacks_its_entries(seed: Seed) -> None:
+def test_a_cancelled_job_ends_when_it_parks_although_redis_lacks_its_saved_steps(
+    seed: Seed,
+) -> None:
     claim = seed.running("a")
     seed.cancel("a")
 
@@ -191,7 +195,7 @@ def test_a_cancelled_job_ends_when_it_parks_although_redis_lacks_its_entries(see
 
 @pytest.mark.parametrize("end", ["fail", "rollback"])
 @pytest.mark.parametrize("lost", ["an entry", "the box", "the fact"])
-def test_a_failure_or_rollback_does_not_end_a_claim_while_redis_lacks_its_saved_entries(
+def test_a_failure_or_rollback_does_not_end_a_claim_while_redis_lacks_the_saved_steps_of_its_job(
     seed: Seed, end: str, lost: str
 ) -> None:
     """``the fact`` is a replica that had received nothing of any box, so that the queue is not durable there."""

@@ -45,7 +45,7 @@ def test_a_claim_gives_a_due_schedule_to_one_worker(seed: Seed) -> None:
     assert (True, True) == (fourth.ticks, fourth.more)
 
 
-def test_a_turn_gives_a_due_schedule_to_one_worker(seed: Seed) -> None:
+def test_the_script_turn_gives_a_due_schedule_to_one_worker(seed: Seed) -> None:
     put(seed)
     until_due(seed)
 

@@ -44,7 +44,7 @@ def test_the_judge_reports_nothing_for_a_breaker_that_works() -> None:
     assert judged(LOG) == []
 
 
-def test_the_judge_counts_a_failure_that_its_call_logs_after_the_pause_as_a_failure_before_it() -> (
+def test_the_judge_counts_a_failure_that_is_logged_behind_the_pause_in_one_call_as_a_failure_before_the_pause() -> (
     None
 ):
     log = [*without(("retried", 110, "a"))]

@@ -128,7 +128,7 @@ def rest_of(operations: Any, made: NewJob, begun: enqueue.Begun) -> Send:
     return step
 
 
-def test_each_job_is_sent_with_its_own_task_and_delay_though_the_cache_of_kinds_is_bounded(
+def test_each_job_is_sent_with_its_own_task_and_delay_though_the_cache_of_common_fields_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The cache finds the kind of a job by the ``id()`` of its profile. Here equal profiles are different objects."""
