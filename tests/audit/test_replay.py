@@ -75,7 +75,9 @@ def new_epoch(log: MemoryWriter) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_replay_accepts_an_honest_queue(log: MemoryWriter, seed: int) -> None:
+def test_replay_finds_no_violation_in_the_log_of_a_correct_queue(
+    log: MemoryWriter, seed: int
+) -> None:
     Story(log, seed).run(400)
 
     found = replay(log)
@@ -445,7 +447,7 @@ def test_replay_reports_a_new_job_with_a_remembered_id(log: MemoryWriter, end: s
 TENANT = [["tenant=acme", 1]]
 
 
-def test_replay_reports_a_second_holder_of_a_cap_of_1(
+def test_replay_reports_a_second_running_job_under_a_cap_of_1(
     log: MemoryWriter,
 ) -> None:
     log.queue_event("cap_changed", "tenant", None, "1", 1)

@@ -89,7 +89,9 @@ def test_replay_reports_a_claim_during_the_pause(log: MemoryWriter) -> None:
     assert found.says == f"claimed 10 ms before the pause of {SCOPE} ends"
 
 
-def test_replay_reports_a_second_probe(log: MemoryWriter) -> None:
+def test_replay_reports_a_claim_of_a_second_probe_while_the_first_probe_runs(
+    log: MemoryWriter,
+) -> None:
     """The success of a job that began before the pause opens nothing."""
     story = Story(log)
     story.open_circuit()

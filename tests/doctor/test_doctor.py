@@ -468,7 +468,9 @@ def test_the_finding_about_an_entry_with_a_later_epoch_names_the_command_that_re
 
 
 @pytest.mark.parametrize("key", [key.name for key in KEYS])
-def test_a_key_of_a_wrong_type_raises_an_error_that_names_the_key(key: str, scene: Scene) -> None:
+def test_a_redis_key_of_a_wrong_type_makes_the_doctor_raise_an_error_that_names_the_key(
+    key: str, scene: Scene
+) -> None:
     scene.hand.delete(scene.key(key))
     scene.hand.set(scene.key(key), "?")
 

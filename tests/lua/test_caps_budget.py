@@ -77,7 +77,7 @@ def test_the_cost_of_a_claim_does_not_grow_with_blocked_jobs(seed: Seed, waiting
 
 
 @pytest.mark.damaged
-def test_the_first_and_the_last_completion_in_a_queue_take_the_same_number_of_instructions(
+def test_the_first_and_the_last_completion_in_a_queue_take_the_same_number_of_redis_calls(
     seed: Seed,
 ) -> None:
     """The task has a cap of 10, and each of 200 tenants has a cap of 1. Each step settles one job and claims the

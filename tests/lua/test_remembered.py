@@ -235,7 +235,9 @@ def test_reloading_functions_makes_them_forget_a_queue_but_flushing_scripts_does
     assert first.enqueue() == expected
 
 
-def test_a_lost_outbox_is_noticed_at_the_first_event(first: Node) -> None:
+def test_the_loss_of_the_outbox_is_noticed_at_the_next_call_that_appends_an_event(
+    first: Node,
+) -> None:
     first.control.delete(KEYS("outbox"))
 
     assert (first.enqueue(), first.control.exists(KEYS("outbox"))) == ("epoch", 0)

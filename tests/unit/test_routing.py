@@ -67,7 +67,7 @@ def test_the_function_slot_of_computes_the_same_slots_as_redis(key: str) -> None
     assert key_slot(key.encode()) == slot_of(key)
 
 
-def test_the_keys_of_the_tests_are_on_different_nodes() -> None:
+def test_the_keys_that_these_tests_use_are_on_different_nodes_of_the_cluster() -> None:
     assert slot_of(LOW) < HALF <= slot_of(HIGH) or slot_of(HIGH) < HALF <= slot_of(LOW)
 
 

@@ -242,7 +242,7 @@ async def test_an_exception_of_a_batch_handler_counts_for_each_job_according_to_
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "def"])
-async def test_with_on_error_halve_only_the_bad_jobs_of_a_batch_fail(
+async def test_with_the_option_on_error_halve_only_the_bad_jobs_of_a_batch_fail(
     shop: App, server: Client, is_async: bool
 ) -> None:
     calls: list[int] = []
@@ -276,7 +276,7 @@ async def test_with_on_error_halve_only_the_bad_jobs_of_a_batch_fail(
     assert await shop.handle_by_id(QUEUE, ids[50]).result_async(timeout=5) == 50
 
 
-async def test_with_on_error_halve_an_outage_causes_at_most_eight_failed_calls(
+async def test_with_the_option_on_error_halve_an_outage_causes_at_most_eight_failed_calls(
     shop: App, server: Client
 ) -> None:
     calls: list[int] = []

@@ -29,7 +29,7 @@ async def test_an_async_handler_is_cancelled_at_its_timeout(
     assert witness.lines("end") == []
 
 
-async def test_an_async_handler_that_ignores_its_timeout_is_a_failure_and_not_a_loss(
+async def test_an_async_handler_that_ignores_its_timeout_counts_as_failed_and_not_as_a_lost_worker(
     client: Client, run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor, "END_GRACE_S", 0.1)

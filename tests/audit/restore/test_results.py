@@ -137,7 +137,7 @@ def test_a_restore_puts_back_the_result_of_a_job_whose_end_redis_forgot(
         assert compare(new, database, QUEUE) == ([], [])
 
 
-def test_a_parent_never_sees_a_child_as_missing_while_a_restore_removes_the_revived_child(
+def test_a_parent_never_sees_an_ended_child_as_missing_while_a_restore_removes_the_child_from_the_live_jobs(
     start_redis: Callable[..., RedisServer], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks revived jobs that fill more than one call: after each call, each job is alive or has its result."""

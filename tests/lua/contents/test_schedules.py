@@ -170,7 +170,7 @@ def test_a_live_change_that_names_an_old_version_of_its_schedule_is_refused(
     assert "changed" == change(seed, "pause", version=2)
 
 
-def test_a_paused_schedule_has_no_next_tick(seed: Seed) -> None:
+def test_a_paused_schedule_has_no_next_instant(seed: Seed) -> None:
     put(seed)
 
     assert "changed" == change(seed, "pause", why="migration")
@@ -343,7 +343,7 @@ def test_a_released_schedule_that_no_code_declares_stops(seed: Seed) -> None:
     assert "undeclared" == answer.told["beat"].outcome
 
 
-def test_a_schedule_that_was_set_live_stays_removed_although_code_declares_it(
+def test_a_removed_schedule_that_an_operator_had_set_stays_removed_although_code_declares_it(
     seed: Seed,
 ) -> None:
     """Redis must remember the removal. Otherwise the next worker would declare the schedule again."""

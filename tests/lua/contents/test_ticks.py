@@ -265,7 +265,7 @@ def test_a_schedule_that_no_code_declares_any_longer_stops(seed: Seed) -> None:
     assert "on" == put(seed, every=3_600).state
 
 
-def test_a_schedule_that_was_set_live_needs_no_declaration(seed: Seed) -> None:
+def test_a_schedule_that_an_operator_set_needs_no_declaration_by_code(seed: Seed) -> None:
     put(seed, every=3_600, source="live")
     seed.live(4 * 3_600_000)
 

@@ -186,7 +186,7 @@ def test_a_requeued_job_is_not_pruned(seed: Seed) -> None:
     assert (seed.state("a") or "").startswith("ready")
 
 
-def test_slots_are_forgotten_an_hour_after_their_last_call(seed: Seed) -> None:
+def test_call_slots_are_forgotten_an_hour_after_their_last_call(seed: Seed) -> None:
     seed.enqueue("a")
     seed.cancel("a")
     assert sorted(seed.snapshot()["slots"]) == ["c-1.cancel.2", "c-1.cancel.2|a", "c-1.enqueue.1"]
@@ -198,7 +198,7 @@ def test_slots_are_forgotten_an_hour_after_their_last_call(seed: Seed) -> None:
     assert sorted(seed.snapshot()["slots"]) == ["c-1.claim.3", "c-1.claim.3|a", "c-1.enqueue.1"]
 
 
-def test_a_slot_that_a_relay_has_named_is_remembered_for_thirty_days(seed: Seed) -> None:
+def test_a_call_slot_that_a_relay_has_named_is_remembered_for_thirty_days(seed: Seed) -> None:
     """A relay may be suspended for weeks between its COMMIT and its call. Another relay has sent the same call
     meanwhile."""
     call = seed.client.calls.enqueue.chunk("q", [seed.job("a")])
