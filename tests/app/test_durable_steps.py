@@ -130,7 +130,9 @@ def test_each_step_of_parallel_branches_is_saved_under_the_key_of_the_branch(
     assert 5 == len(world.did)
 
 
-def test_no_step_begins_after_a_branch_has_failed(app: App, world: World) -> None:
+def test_no_step_begins_after_another_branch_of_the_handler_has_failed(
+    app: App, world: World
+) -> None:
     async def slow() -> None:
         world.did.append("slow")
         for _ in range(5):

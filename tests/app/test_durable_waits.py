@@ -395,7 +395,7 @@ def test_a_sleep_without_a_valid_moment_is_refused(
     assert says in str(ran.error)
 
 
-def test_a_signal_that_cannot_be_sent_is_refused_before_it_is_sent(
+def test_an_invalid_signal_is_refused_before_a_call_is_sent_to_redis(
     app: App, fake: testing.Fake
 ) -> None:
     @app.task(retry=ONCE)

@@ -29,7 +29,7 @@ ONCE = RetryPolicy(max_attempts=1)
     ("share", "count", "needed"),
     [(0.5, 3, 2), (0.95, 100, 95), (0.07, 100, 7), (0.0, 3, 0), (1.0, 3, 3), (0.01, 3, 1)],
 )
-def test_the_share_of_children_that_must_succeed_becomes_a_number_that_is_rounded_up(
+def test_a_share_of_children_that_must_succeed_is_rounded_up_to_a_number_of_children(
     share: float, count: int, needed: int
 ) -> None:
     assert needed == least("pages", share, count)

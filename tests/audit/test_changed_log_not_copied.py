@@ -186,7 +186,7 @@ def test_the_doctor_does_not_repair_saved_steps_if_the_log_has_too_many_events_t
     assert true == text_of(seed, "|1")
 
 
-def test_the_doctor_copies_the_remaining_events_after_a_prune_only_if_they_are_unchanged(
+def test_after_a_prune_the_doctor_repairs_steps_from_the_remaining_events_only_if_the_events_are_unchanged(
     seed: Seed, database: Database
 ) -> None:
     true = logged(seed, database)

@@ -112,7 +112,9 @@ def test_the_first_mirror_records_where_its_database_is_stored(
     assert auditlog.one(database, place_)["place"] == database_identity.database_place(database)
 
 
-def test_a_renamed_sqlite_file_stays_bound(client: Client, sqlite_url: str) -> None:
+def test_a_sqlite_database_whose_file_was_renamed_does_not_count_as_a_copy(
+    client: Client, sqlite_url: str
+) -> None:
     database = Database(sqlite_url)
     fleet = Fleet(client, 1)
     fleet.run(3)

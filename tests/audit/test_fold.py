@@ -198,7 +198,7 @@ def test_the_text_that_the_chain_hashes_can_be_computed_again_from_the_rows_of_a
     assert copy_text(folder.events, folder.lines) == copy_text(folder.events)
 
 
-def test_reference_counts_free_a_batch_without_the_cycle_collector() -> None:
+def test_the_memory_of_a_batch_is_freed_by_reference_counts_without_the_cycle_collector() -> None:
     """Checks that a batch has no reference cycle. A mirror seldom runs the cycle collector, and batches are large."""
     story = Story(1)
     folder = Folder("mail", ())

@@ -226,7 +226,7 @@ def test_a_file_without_a_header_is_refused(lua: Path) -> None:
         build_script("trim")
 
 
-def test_the_names_of_keys_and_arguments_are_bound_to_positions() -> None:
+def test_a_script_binds_the_names_of_its_keys_and_arguments_to_their_positions() -> None:
     """A header names the four ready lists by one word, and a call has a key for each of them."""
     made = script.script("requeue")
     keys = queue_keys("q")

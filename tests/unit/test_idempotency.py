@@ -59,7 +59,9 @@ def test_an_idempotency_key_is_remembered_for_a_day_by_default() -> None:
     assert ("", "") == (plain.ties, plain.call)
 
 
-def test_of_the_options_id_and_idempotency_key_the_one_given_later_makes_the_id() -> None:
+def test_if_a_call_has_the_options_id_and_idempotency_key_the_option_given_later_determines_the_id() -> (
+    None
+):
     _, send = make()
     assert "x" == send.with_options(idempotency_key="k").with_options(id="x").job("a").id
     assert id_of_key("send", "k") == (

@@ -128,7 +128,7 @@ async def test_one_call_runs_a_full_batch_of_jobs_with_separate_claims_and_ends(
     assert len(fences) == 1
 
 
-async def test_all_jobs_of_a_batch_have_the_same_value_of_the_field_in_per(
+async def test_all_jobs_of_a_batch_have_the_same_value_of_the_field_that_the_option_per_names(
     shop: App, server: Client
 ) -> None:
     calls: list[list[str]] = []

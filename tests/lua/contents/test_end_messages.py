@@ -184,7 +184,9 @@ def test_a_worker_without_rights_to_the_channel_causes_no_denials_in_the_acl_log
     assert ["b"] == listener.told()
 
 
-def test_a_listen_call_creates_no_job(seed: Seed) -> None:
+def test_a_listen_call_for_an_invalid_name_or_as_the_first_call_to_a_queue_creates_no_job(
+    seed: Seed,
+) -> None:
     """The listen call is the first call of this client to the queue."""
     with pytest.raises(RqCoreError):
         seed.client.run(seed.calls.endings.listen("not a name"))

@@ -271,7 +271,7 @@ def test_a_job_continues_without_its_name_after_an_operator_freed_the_name(
     assert "b" == holder(seed)
 
 
-def test_freeing_a_free_name_changes_nothing(seed: Seed) -> None:
+def test_freeing_a_unique_name_that_no_job_holds_changes_nothing(seed: Seed) -> None:
     enqueue(seed, "a")
 
     assert {} == seed.changes(lambda: seed.free("t/tenant=other"))

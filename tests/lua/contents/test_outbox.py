@@ -154,7 +154,7 @@ def test_the_next_attach_completes_a_baseline_that_was_interrupted(seed: Seed) -
     assert events_of(seed.entries(), "a")[-1] == "baseline"
 
 
-def test_detaching_is_logged_and_stops_counting_the_backlog(seed: Seed) -> None:
+def test_detaching_a_queue_is_logged_and_ends_the_count_of_its_backlog(seed: Seed) -> None:
     seed.enqueue("a")
     seed.attach()
     seed.enqueue("b")

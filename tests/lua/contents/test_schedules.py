@@ -419,7 +419,7 @@ def test_the_log_has_each_change_of_a_schedule(seed: Seed) -> None:
     ] == told(seed)
 
 
-def test_a_worker_is_woken_only_for_a_schedule_that_is_due_earlier(
+def test_a_new_schedule_wakes_a_worker_only_if_it_is_due_earlier_than_the_other_schedules(
     seed: Seed,
 ) -> None:
     put(seed, declaration(seed, "a", every=60))

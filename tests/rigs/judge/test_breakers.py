@@ -118,7 +118,7 @@ def test_the_judge_reports_more_failed_runs_than_the_limit_and_the_running_jobs_
     )
 
 
-def test_the_judge_reports_a_logged_end_that_contradicts_the_line_of_the_handler() -> None:
+def test_the_judge_reports_a_logged_end_that_contradicts_the_line_that_the_handler_wrote() -> None:
     assert judged(LOG, a=(101, 109, OK)) == [
         "a, claim 1: failed in the log, and not by its handler's line"
     ]

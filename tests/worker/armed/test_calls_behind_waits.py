@@ -191,7 +191,7 @@ async def test_a_claim_that_lacks_redis_keys_which_the_queue_needs_by_now_is_sen
 
 
 @both
-async def test_a_user_that_may_not_wait_gets_the_jobs_and_the_error(
+async def test_a_redis_user_without_the_right_to_wait_gets_the_claimed_jobs_and_the_error(
     redis_url: str, producer: Producer, written: bool
 ) -> None:
     producer.enqueue("a")
