@@ -77,7 +77,9 @@ async def test_the_last_cost_that_a_handler_reports_is_settled_however_the_handl
     assert len(log_of(app.client, "settlement_refused")) == 0
 
 
-async def test_the_first_cost_on_a_server_that_lacks_the_script_is_settled(app: App) -> None:
+async def test_the_first_cost_on_a_server_that_lacks_the_script_for_costs_is_settled(
+    app: App,
+) -> None:
     """Checks a server without the script for costs. The server has all other scripts that settle jobs."""
 
     @app.task(queue=QUEUE, name="plain")

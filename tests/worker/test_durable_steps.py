@@ -414,7 +414,7 @@ async def test_a_worker_no_longer_extends_a_claim_that_a_save_has_reported_as_lo
         assert {QUEUE: {}} == leases._held
 
 
-async def test_a_save_waits_while_the_backlog_is_at_twice_its_limit(
+async def test_the_save_of_a_step_waits_while_the_backlog_is_at_twice_its_limit(
     own: App, client: Client, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused, sent = list[AuditBacklogFull](), Saver._sent

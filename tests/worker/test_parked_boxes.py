@@ -71,7 +71,9 @@ def test_the_next_claim_of_a_job_gets_the_saved_steps_that_the_worker_kept_when_
         pytest.param(claimed(queue="other"), id="a job of another queue has the same id"),
     ],
 )
-def test_a_claim_that_may_have_other_steps_does_not_use_the_kept_steps(context: Any) -> None:
+def test_the_steps_that_a_worker_kept_of_a_parked_job_are_not_used_if_the_claim_may_have_other_steps(
+    context: Any,
+) -> None:
     assert parked().take(context) is None
 
 

@@ -34,7 +34,7 @@ def told(seed: Seed, *children: int, life: str = LIFE) -> list[Sent]:
         ((12,), (11, 12), [NOT_SENT, WAKES]),
     ],
 )
-def test_only_the_child_for_which_a_parked_parent_waits_wakes_it(
+def test_a_parked_parent_is_woken_only_by_the_child_for_which_it_waits(
     seed: Seed, waits: tuple[int, ...], ended: tuple[int, ...], answers: list[Sent]
 ) -> None:
     park(seed, *waits)

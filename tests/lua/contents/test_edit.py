@@ -330,7 +330,7 @@ def test_jobs_of_a_paused_queue_can_be_edited(seed: Seed) -> None:
     assert ["b", "a"] == ids(seed)
 
 
-def test_an_edited_unique_job_keeps_its_name(seed: Seed) -> None:
+def test_an_edited_unique_job_keeps_its_unique_name(seed: Seed) -> None:
     seed.enqueue("a", name="t/a")
     seed.edit("a", priority="high", expires="+9000", due="+1000")
 

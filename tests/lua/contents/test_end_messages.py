@@ -195,7 +195,7 @@ def test_a_listen_call_for_an_invalid_name_or_as_the_first_call_to_a_queue_creat
     assert {} == seed.snapshot()["jobs"]
 
 
-def test_a_job_can_end_on_a_server_without_spublish(
+def test_a_job_can_end_on_a_server_without_the_command_spublish(
     start_redis: Callable[..., RedisServer], tmp_path: Path
 ) -> None:
     """The call must not fail after it has appended its event."""

@@ -276,7 +276,7 @@ def test_a_requeued_job_joins_the_tail_of_its_list(seed: Seed) -> None:
     assert ["b", "a", "c"] == [c.id for c in seed.claim().jobs]
 
 
-def test_delayed_jobs_join_the_tail_in_the_order_of_their_due_times(
+def test_delayed_jobs_join_the_tail_of_their_list_in_the_order_of_their_due_times(
     seed: Seed,
 ) -> None:
     seed.enqueue("second", delay_ms=2_000)

@@ -268,7 +268,7 @@ ENDED: list[tuple[Callable[[Seed], None], str | None]] = [
 
 @LANES
 @pytest.mark.parametrize(("end", "outcome"), ENDED, ids=lambda it: getattr(it, "__name__", it))
-def test_each_end_of_a_claimed_job_writes_its_outcome_into_results(
+def test_each_end_of_a_claimed_job_writes_the_outcome_into_the_key_results(
     seed: Seed, end: Callable[[Seed], None], outcome: str | None, lane: str
 ) -> None:
     enqueue(seed, "a", lane=lane, expires_in_ms=DAY, remember_ms=3 * DAY)

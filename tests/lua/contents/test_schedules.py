@@ -56,7 +56,7 @@ def told(seed: Seed) -> list[tuple[Any, ...]]:
     return [tuple(json.loads(e["data"])) for _, e in outbox if e["type"] == "schedule_changed"]
 
 
-def test_a_schedule_is_stored_as_a_line_a_rule_and_a_packed_job(seed: Seed) -> None:
+def test_the_stored_entry_of_a_schedule_has_a_line_and_a_rule_and_a_packed_job(seed: Seed) -> None:
     due = rule().next_after(START_MS)
 
     assert {"beat": "changed"} == put(seed)
@@ -194,7 +194,9 @@ def test_a_resumed_schedule_fires_no_past_instant(seed: Seed) -> None:
     assert ({"beat": due}, due) == ticks(seed)
 
 
-def test_a_declaration_that_changes_a_paused_schedule_leaves_it_paused(seed: Seed) -> None:
+def test_a_declaration_that_changes_a_paused_schedule_leaves_the_schedule_paused(
+    seed: Seed,
+) -> None:
     put(seed)
     change(seed, "pause")
 
@@ -442,7 +444,9 @@ def test_a_schedule_is_refused_if_its_job_cannot_be_enqueued_repeatedly(
         declaration(seed, job=seed.job("-", **job))
 
 
-def test_a_unique_job_keeps_its_own_unique_rule_if_overlaps_are_allowed(seed: Seed) -> None:
+def test_the_unique_job_of_a_schedule_keeps_its_own_unique_rule_if_overlaps_are_allowed(
+    seed: Seed,
+) -> None:
     made = declaration(seed, job=seed.job("-", name="t/a"), every=10, overlap="allow")
 
     assert "~/beat" not in made.packed

@@ -204,7 +204,7 @@ def test_a_reader_learns_of_chunks_that_the_worker_left_out(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("end", ["complete", "cancel", "expire"])
-def test_the_progress_ends_with_the_job(seed: Seed, end: str) -> None:
+def test_the_progress_of_a_job_is_removed_when_the_job_ends(seed: Seed, end: str) -> None:
     claim = seed.running("a", **({"expires_in_ms": 60_000} if end == "expire" else {}))
     seed.show(claim, says="1/3 up")
     if end == "complete":

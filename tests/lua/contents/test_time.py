@@ -94,7 +94,7 @@ def test_only_the_worker_of_the_claim_in_force_can_extend_the_lease(seed: Seed) 
     assert seed.extend([new]).lost == ()
 
 
-def test_no_lease_expires_within_one_lease_time_after_a_gap_without_calls(
+def test_no_lease_expires_within_one_lease_time_after_a_period_without_calls(
     seed: Seed,
 ) -> None:
     """No worker could extend its leases during the gap. So workers get time to do it afterwards."""
@@ -109,7 +109,9 @@ def test_no_lease_expires_within_one_lease_time_after_a_gap_without_calls(
     assert ["a"] == [c.id for c in seed.claim(1).jobs]
 
 
-def test_a_gap_of_two_thirds_of_a_lease_without_calls_is_ignored(seed: Seed) -> None:
+def test_a_period_of_two_thirds_of_a_lease_without_calls_does_not_delay_the_expiry_of_leases(
+    seed: Seed,
+) -> None:
     seed.running("a")
     before = seed.meta("no_reap_before")
     seed.advance(LEASE_MS * 2 // 3)
@@ -121,7 +123,7 @@ def test_a_gap_of_two_thirds_of_a_lease_without_calls_is_ignored(seed: Seed) -> 
     assert str(seed.now + LEASE_MS) == seed.meta("no_reap_before")
 
 
-def test_a_gap_without_calls_postpones_the_expiry_of_leases_only_once(seed: Seed) -> None:
+def test_a_period_without_calls_postpones_the_expiry_of_leases_only_once(seed: Seed) -> None:
     seed.running("a")
     seed.advance(LEASE_MS)
     seed.extend([])
