@@ -75,7 +75,9 @@ def test_a_change_of_jobs_in_a_deleted_queue_creates_no_queue(
     assert client.run(client.calls.admin.cancel(QUEUE, ["b"])) == {"b": "cancelled"}
 
 
-def test_a_job_of_a_queue_without_its_key_meta_can_be_cancelled(client: Client) -> None:
+def test_a_job_can_be_cancelled_though_the_redis_key_meta_of_its_queue_is_missing(
+    client: Client,
+) -> None:
     enqueue(client, "a")
     client.run(client.calls.delivery.ask([["DEL", queue_keys(QUEUE)("meta")]]))
 

@@ -252,7 +252,9 @@ def test_no_role_may_use_a_redis_key_that_its_work_does_not_need(role: str, user
     assert reached == []
 
 
-def test_only_the_preparer_may_replace_a_function(control: Any, role: str, user: Any) -> None:
+def test_only_the_role_preparer_may_replace_a_function_in_redis(
+    control: Any, role: str, user: Any
+) -> None:
     """Checks FUNCTION LOAD REPLACE. Workers would run an attacker's function with their own rights."""
     made = function("claim")
     control.function_load(made.text, replace=True)
@@ -265,7 +267,9 @@ def test_only_the_preparer_may_replace_a_function(control: Any, role: str, user:
         assert made.text in map(str, there)
 
 
-def test_the_preparer_loads_the_functions_that_other_roles_call(control: Any, as_: As) -> None:
+def test_the_role_preparer_loads_the_redis_functions_that_other_roles_call(
+    control: Any, as_: As
+) -> None:
     """Checks two runs of `server prepare`. The first run replaces a changed function, and the second run loads
     nothing."""
     url = as_("preparer")

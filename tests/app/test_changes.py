@@ -84,7 +84,9 @@ def test_each_method_that_changes_many_jobs_has_an_async_form(app: App, valkey_u
     assert [5, 1, 1, 6] == asyncio.run(change())
 
 
-def test_a_stopped_change_continues_at_the_place_that_its_progress_reported(app: App) -> None:
+def test_a_change_of_many_jobs_that_was_stopped_continues_at_the_position_that_it_last_reported(
+    app: App,
+) -> None:
     enqueue(app, 600)
     places: list[str] = []
 

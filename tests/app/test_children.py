@@ -123,7 +123,7 @@ def test_a_parent_waits_for_a_child_that_is_retried(
     assert [0, 1, 0, [0, 1]] == did
 
 
-def test_an_empty_map_ends_at_once(app: App, fake: testing.Fake, did: list[Any]) -> None:
+def test_a_map_without_calls_ends_at_once(app: App, fake: testing.Fake, did: list[Any]) -> None:
     @app.task(retry=ONCE)
     def order() -> None:
         did.append(list(durable_sync().map("pages", [])))
@@ -168,7 +168,7 @@ def test_a_map_with_min_success_ends_though_a_child_has_failed(
     assert [([0, 1, 2, 4], [(3, False)])] * 2 == did
 
 
-def test_only_requeued_children_of_a_dead_parent_run_again(
+def test_if_dead_children_are_requeued_their_dead_parent_continues_without_running_the_other_children_again(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(retry=ONCE)

@@ -130,7 +130,9 @@ def test_each_step_of_parallel_branches_is_saved_under_the_key_of_the_branch(
     assert 5 == len(world.did)
 
 
-def test_no_step_begins_after_a_branch_has_failed(app: App, world: World) -> None:
+def test_no_step_begins_after_another_branch_of_the_handler_has_failed(
+    app: App, world: World
+) -> None:
     async def slow() -> None:
         world.did.append("slow")
         for _ in range(5):
@@ -240,7 +242,7 @@ def test_a_step_has_the_same_key_in_each_run_of_its_job(app: App, world: World) 
     assert 4 == len({key for pair in by_job.values() for key in pair})
 
 
-def test_a_step_whose_value_cannot_be_kept_ends_the_job(app: App, world: World) -> None:
+def test_a_job_dies_if_the_value_of_a_step_is_too_large_to_be_saved(app: App, world: World) -> None:
     def large() -> str:
         world.did.append("large")
         return "x" * 70_000
@@ -263,7 +265,9 @@ def test_a_step_whose_value_cannot_be_kept_ends_the_job(app: App, world: World) 
     assert "step 'large' has happened, and what it returned is not kept" in world.did[1]
 
 
-def test_a_saved_value_that_does_not_fit_the_new_code_ends_the_job(app: App, world: World) -> None:
+def test_a_job_dies_if_the_saved_value_of_a_step_does_not_fit_the_type_in_newer_code(
+    app: App, world: World
+) -> None:
     def old() -> str:
         return "text"
 
@@ -364,7 +368,7 @@ def test_durable_is_refused_outside_of_a_handler() -> None:
         durable()
 
 
-def test_a_step_beyond_the_largest_number_is_refused_before_it_runs(
+def test_a_step_beyond_the_maximum_number_of_steps_is_refused_before_it_runs(
     app: App, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert 10_000 == ENTRIES_MAX

@@ -134,7 +134,7 @@ def test_signals_that_arrive_before_the_waits_are_kept_and_taken_in_order(
 
 
 @pytest.mark.parametrize("begins", [False, True], ids=["saved", "begun"])
-def test_saved_steps_are_not_run_again_though_a_signal_began_another_box_after_a_failover(
+def test_saved_steps_do_not_run_again_though_a_signal_arrives_after_a_failover_that_lost_them(
     app: App, fake: testing.Fake, did: list[Any], *, begins: bool
 ) -> None:
     """Checks a failover that loses the box of a claim in force. Two signals arrive before the claim's next save."""
@@ -211,7 +211,7 @@ def test_a_refused_signal_creates_no_queue(app: App, fake: testing.Fake) -> None
     assert fake.drain() == []
 
 
-def test_failures_before_a_finished_wait_do_not_count(
+def test_once_a_wait_has_ended_earlier_failures_do_not_count_towards_max_attempts(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(retry=RetryPolicy(max_attempts=2, backoff="fixed", base=1.0, jitter=False))
@@ -252,7 +252,7 @@ def test_a_step_that_runs_beside_a_wait_is_saved_before_the_job_is_parked(
     assert ["slow", "end"] == did
 
 
-def test_the_other_branch_of_a_handler_ends_before_the_job_is_parked(
+def test_a_waiting_job_is_parked_only_after_the_other_branches_of_its_handler_have_ended(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(retry=ONCE)
@@ -395,7 +395,7 @@ def test_a_sleep_without_a_valid_moment_is_refused(
     assert says in str(ran.error)
 
 
-def test_a_signal_that_cannot_be_sent_is_refused_before_it_is_sent(
+def test_an_invalid_signal_is_refused_before_a_call_is_sent_to_redis(
     app: App, fake: testing.Fake
 ) -> None:
     @app.task(retry=ONCE)

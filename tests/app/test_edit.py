@@ -96,7 +96,7 @@ async def test_edit_and_edit_async_change_a_job(handle: JobHandle[None]) -> None
     await handle._producer.aclose()  # type: ignore[attr-defined]  # the app
 
 
-def test_edit_refuses_a_job_that_does_not_wait(
+def test_edit_refuses_a_job_that_is_not_waiting_to_run(
     handle: JobHandle[None],
 ) -> None:
     handle.edit(now=True)
@@ -123,7 +123,9 @@ def test_an_edit_after_which_the_job_could_never_run_is_refused(handle: JobHandl
         handle.edit(expires=1)
 
 
-def test_edit_fails_if_the_state_line_is_not_the_expected_line(handle: JobHandle[None]) -> None:
+def test_edit_fails_if_the_state_line_of_the_job_differs_from_the_given_line(
+    handle: JobHandle[None],
+) -> None:
     with pytest.raises(NotEdited, match="Read the line again"):
         handle.edit(now=True, line="ready task=note seq=1 since=1")
     assert handle.state() == "scheduled"

@@ -121,7 +121,7 @@ def ended_at(of: Family, end: End, moment: str) -> tuple[str, bool]:
 
 
 @pytest.mark.parametrize(("end", "moment"), ROWS, ids=[f"{e.name}, {m}" for e, m in ROWS])
-def test_the_parent_gets_each_end_of_a_child_at_whatever_moment_it_happens(
+def test_a_parent_gets_the_right_outcome_of_a_child_whenever_the_child_ends(
     redis_url: str, end: End, moment: str
 ) -> None:
     # A parent that dies must do so before its child's deadline; another must not look before.
@@ -145,7 +145,7 @@ def test_the_parent_gets_each_end_of_a_child_at_whatever_moment_it_happens(
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_a_parent_gets_each_of_its_children_once(redis_url: str, count: int) -> None:
+def test_a_parent_gets_the_outcome_of_each_of_its_children_once(redis_url: str, count: int) -> None:
     with family(redis_url, count) as of:
         of.run_parent()
         for _ in range(count):
@@ -157,7 +157,7 @@ def test_a_parent_gets_each_of_its_children_once(redis_url: str, count: int) -> 
         assert count + 1 <= of.events(PARENTS, PARENT)["step_saved"] <= count + 1 + count
 
 
-def test_the_page_about_children_has_the_table_of_ends() -> None:
+def test_the_docs_page_about_children_has_the_table_of_the_ends_of_a_child() -> None:
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     first = lines.index(row_of(ENDS[0]))
 

@@ -58,7 +58,9 @@ def claim(app: App, limit: int = 10, queue: str = "notes") -> list[Any]:
     return [(job.id, read_spec(job.spec)) for job in claimed.jobs]
 
 
-def test_handle_by_id_reads_and_cancels_a_job(app: App, task: Noted) -> None:
+def test_a_handle_that_was_made_from_a_job_id_reads_and_cancels_the_job(
+    app: App, task: Noted
+) -> None:
     kept = task.enqueue(1).id
 
     handle = app.handle_by_id("notes", kept)
@@ -449,7 +451,9 @@ def test_a_job_with_the_largest_allowed_payload_is_enqueued_and_claimed(
     assert len(spec.args_json) == app.max_payload
 
 
-def test_enqueue_without_a_server_raises_server_unavailable_after_the_patience_of_the_app() -> None:
+def test_enqueue_without_a_server_raises_server_unavailable_after_the_time_limit_that_the_app_sets() -> (
+    None
+):
     url = f"redis://127.0.0.1:{free_port()}"
     with App(url, patience=Patience(unsent=0.2)) as app:
         task = app.task(note)

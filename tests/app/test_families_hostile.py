@@ -108,7 +108,7 @@ def test_children_that_a_full_queue_refused_are_enqueued_later(
     assert ["full", 1, 2, [1, 2]] == did
 
 
-def test_a_foreign_job_with_the_id_of_a_child_is_not_taken_for_the_child(
+def test_a_parent_does_not_mistake_a_foreign_job_with_the_id_of_a_child_for_the_child(
     app: App, fake: testing.Fake, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.task(queue="pages", retry=ONCE)
@@ -303,7 +303,7 @@ def test_a_late_enqueue_call_of_an_earlier_run_does_not_enqueue_a_child_that_end
 
 
 @pytest.mark.parametrize("first", ["map", "step"])
-def test_a_keyed_step_cannot_have_the_name_of_a_childs_result(
+def test_a_step_with_a_key_is_refused_if_its_name_equals_that_of_a_childs_saved_result(
     app: App, fake: testing.Fake, did: list[Any], first: str
 ) -> None:
     @app.task(queue="pages", retry=ONCE)

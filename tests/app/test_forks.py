@@ -27,7 +27,7 @@ def test_a_process_forked_during_the_first_use_of_an_app_can_use_the_app(
         process.finish(300)
 
 
-def test_two_threads_that_fork_at_the_same_time_leave_the_fork_gate_open(
+def test_after_two_threads_have_forked_at_the_same_time_the_lock_around_forks_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Checks that the second fork waits for the first. Each fork releases its own lock."""
@@ -50,7 +50,7 @@ def pass_through(gate: ForkGate) -> None:
         pass
 
 
-def test_a_thread_that_holds_the_fork_gate_closed_may_fork() -> None:
+def test_a_thread_that_holds_the_lock_around_forks_may_fork_itself() -> None:
     gate = ForkGate(30)
 
     def in_child() -> str:

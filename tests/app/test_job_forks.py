@@ -93,7 +93,7 @@ def test_a_fork_runs_from_the_named_step_on_and_keeps_the_values_of_earlier_step
     assert before == steps_of(app, "o-1")
 
 
-def test_the_same_name_makes_only_one_fork_of_a_job(
+def test_a_repeated_fork_call_with_the_same_name_makes_no_second_fork(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     order(app, did, ["receipt"]).with_options(id="o-1").enqueue(7)
@@ -108,7 +108,7 @@ def test_the_same_name_makes_only_one_fork_of_a_job(
     assert 3 == len(fake.enqueued())
 
 
-def test_a_fork_of_a_fork_takes_the_steps_of_that_fork_and_a_copy_of_a_fork_takes_none(
+def test_a_fork_of_a_fork_inherits_saved_steps_but_a_plain_copy_of_a_fork_inherits_none(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     order(app, did, ["receipt"]).with_options(id="o-1").enqueue(7)

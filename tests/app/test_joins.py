@@ -29,7 +29,7 @@ ONCE = RetryPolicy(max_attempts=1)
     ("share", "count", "needed"),
     [(0.5, 3, 2), (0.95, 100, 95), (0.07, 100, 7), (0.0, 3, 0), (1.0, 3, 3), (0.01, 3, 1)],
 )
-def test_the_share_of_children_that_must_succeed_becomes_a_number_that_is_rounded_up(
+def test_a_share_of_children_that_must_succeed_is_rounded_up_to_a_number_of_children(
     share: float, count: int, needed: int
 ) -> None:
     assert needed == least("pages", share, count)
@@ -92,7 +92,7 @@ def end_in_one_call(app: App, queue: str) -> None:
         app.client.run(told)
 
 
-def test_a_parent_that_reads_outcomes_while_one_call_ends_its_children_is_woken(
+def test_a_parent_is_woken_though_one_call_ends_all_its_children_while_it_reads_their_outcomes(
     app: App, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the last of the children that end in one call gives a signal. So the parent must wait for the last one."""
@@ -265,7 +265,7 @@ def test_cancelling_many_parents_cancels_each_parent_once_although_one_of_them_r
 
 
 @pytest.mark.parametrize("by", [LeaseLost, CancelledError], ids=["its-save", "its-heartbeat"])
-def test_a_worker_without_the_claim_cancels_children_that_it_enqueues_after_the_parent_was_cancelled(
+def test_a_worker_that_lost_its_claim_of_a_cancelled_parent_cancels_the_children_that_it_still_enqueues(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, by: type[BaseException]
 ) -> None:
     """``by`` is the exception that the handler gets when the worker has learned that the lease is lost."""

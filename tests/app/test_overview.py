@@ -126,7 +126,7 @@ def test_the_age_of_the_oldest_ready_job_ignores_a_cancelled_job(seed: Seed) -> 
     assert found.oldest_ready_exact
 
 
-def test_the_oldest_age_is_unknown_if_all_jobs_that_were_read_are_cancelled(
+def test_the_age_of_the_oldest_ready_job_is_unknown_if_only_cancelled_jobs_were_read(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", "b", "c", "old")
@@ -173,7 +173,7 @@ def test_the_overview_reports_a_queue_that_has_reached_its_own_cap_as_full(seed:
 
 
 @pytest.mark.parametrize("cap", ["queue", "task=t"])
-def test_the_overview_lists_no_full_cap_for_which_no_job_waits(seed: Seed, cap: str) -> None:
+def test_the_overview_leaves_out_a_full_cap_for_which_no_job_waits(seed: Seed, cap: str) -> None:
     """Checks ``full_scopes``, the list that `top`, `queues` and the alerts read."""
     seed.cap(cap, 1)
     seed.enqueue(seed.job("a", scopes=[] if cap == "queue" else [cap]))
@@ -185,7 +185,7 @@ def test_the_overview_lists_no_full_cap_for_which_no_job_waits(seed: Seed, cap: 
     assert found.full_scopes == ()
 
 
-def test_the_oldest_age_is_a_lower_bound_if_many_lanes_are_blocked(
+def test_the_age_of_the_oldest_ready_job_is_a_lower_bound_if_full_caps_block_many_lanes_of_jobs(
     seed: Seed,
 ) -> None:
     seed.cap("tenant", 0)
@@ -200,7 +200,7 @@ def test_the_oldest_age_is_a_lower_bound_if_many_lanes_are_blocked(
     assert (family.blocked_jobs, family.blocked_jobs_exact) == (4, False)
 
 
-def test_the_overview_does_not_show_keys_of_a_family(seed: Seed) -> None:
+def test_the_overview_shows_a_cap_but_hides_the_keys_that_the_cap_counts(seed: Seed) -> None:
     """Checks that keys are hidden. A key may be a customer's name."""
     seed.cap("tenant", 5)
     seed.cap("tenant=acme", 1)
@@ -353,7 +353,7 @@ def test_a_damaged_field_hides_no_other_field_of_its_queue(seed: Seed, how: str)
     assert HOSTILE[:5] not in repr(found)
 
 
-def test_the_oldest_age_is_a_lower_bound_if_a_job_is_unreadable(
+def test_the_age_of_the_oldest_ready_job_is_a_lower_bound_if_a_job_is_unreadable(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", "b", "c")
@@ -401,7 +401,9 @@ def test_invalid_names_in_the_list_of_queues_hide_no_queue(seed: Seed) -> None:
     assert len(found.strays) < 800
 
 
-def test_many_invalid_names_do_not_displace_a_queue_from_the_overview(seed: Seed) -> None:
+def test_many_invalid_names_in_the_list_of_queues_push_no_queue_out_of_the_overview(
+    seed: Seed,
+) -> None:
     seed.enqueue("a")
     seed.control.sadd("rqc:queues", *(f"!{n}" for n in range(2_000)))
 

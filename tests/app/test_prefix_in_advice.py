@@ -54,7 +54,9 @@ def test_the_error_of_a_full_store_of_results_names_the_key_prefix_once_in_its_c
     assert str(raised.value).count("--prefix other`") == 1
 
 
-def test_the_command_that_changes_a_kept_limit_names_the_key_prefix(redis_url: str) -> None:
+def test_the_advised_command_that_changes_a_limit_set_by_an_operator_names_the_key_prefix(
+    redis_url: str,
+) -> None:
     with an_app(redis_url, "other") as app:
         caps = app.client.calls.caps
         app.client.run(caps.set("notes", [("note.who", "5", -1)]))
@@ -83,7 +85,9 @@ def test_advice_adds_the_key_prefix_only_to_commands_that_have_the_option_prefix
     assert ("--prefix other" in str(error)) is takes_prefix
 
 
-def test_the_command_that_detaches_a_log_names_the_key_prefix() -> None:
+def test_the_advised_command_that_detaches_a_queue_from_its_audit_log_names_the_key_prefix() -> (
+    None
+):
     error = AuditElsewhere(queue="notes", attached="a1", audit="b2")
     error.name_prefix("other")
     assert "`rq-core audit off notes --force --prefix other`" in str(error)

@@ -137,7 +137,7 @@ TESTS_SLOW_ON_POSTGRESQL = {
     "test_results_of_jobs_that_sql_does_not_have_are_no_violation",
     "test_results_that_are_older_than_the_log_are_no_violation",
     "test_verify_reports_an_edited_state_line_as_drift",
-    "test_verify_reports_that_the_outbox_lacks_its_anchor",
+    "test_verify_reports_that_the_outbox_lacks_the_last_mirrored_entry",
     "test_verify_reports_an_entry_that_was_deleted_from_the_outbox",
     "test_verify_finds_a_saved_result_that_the_child_did_not_return",
     "test_verify_judges_results_of_children_that_a_fork_copied_from_its_origin",

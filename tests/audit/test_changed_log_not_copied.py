@@ -113,7 +113,7 @@ def logged(seed: Seed, database: Database) -> Any:
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda each: each.__name__)
-def test_the_doctor_copies_nothing_from_a_changed_batch(
+def test_the_doctor_copies_nothing_to_redis_from_a_batch_of_events_that_was_changed_in_sql(
     seed: Seed, database: Database, change: Change
 ) -> None:
     true = logged(seed, database)
@@ -134,7 +134,7 @@ def test_the_doctor_copies_nothing_from_a_changed_batch(
     [each for each in CHANGES if each is not give_last_step_to_another],
     ids=lambda each: each.__name__,
 )
-def test_a_restore_does_not_put_back_a_box_whose_events_were_changed_in_sql(
+def test_a_restore_does_not_put_back_the_steps_of_a_job_whose_events_were_changed_in_sql(
     seed: Seed, database: Database, change: Change
 ) -> None:
     logged(seed, database)
@@ -149,7 +149,9 @@ def test_a_restore_does_not_put_back_a_box_whose_events_were_changed_in_sql(
     assert CHANGES[change] in done.why_lost["a"]
 
 
-def test_the_doctor_copies_no_signal_from_a_changed_log(seed: Seed, database: Database) -> None:
+def test_the_doctor_copies_no_signal_to_redis_if_its_event_was_changed_in_sql(
+    seed: Seed, database: Database
+) -> None:
     logged(seed, database)
     rests = (">1", ">approval", "=k")
     seed.control.hdel(boxes(seed), *(f"{LIFE}{rest}" for rest in rests))
@@ -164,7 +166,7 @@ def test_the_doctor_copies_no_signal_from_a_changed_log(seed: Seed, database: Da
     assert f"{LIFE}>1" not in seed.control.hgetall(boxes(seed))
 
 
-def test_the_doctor_does_not_repair_a_box_whose_batches_are_too_large_to_check(
+def test_the_doctor_does_not_repair_saved_steps_if_the_log_has_too_many_events_to_check(
     seed: Seed, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     durable(seed)
@@ -184,7 +186,7 @@ def test_the_doctor_does_not_repair_a_box_whose_batches_are_too_large_to_check(
     assert true == text_of(seed, "|1")
 
 
-def test_the_doctor_copies_the_remaining_events_after_a_prune_only_if_they_are_unchanged(
+def test_after_a_prune_the_doctor_repairs_steps_from_the_remaining_events_only_if_the_events_are_unchanged(
     seed: Seed, database: Database
 ) -> None:
     true = logged(seed, database)

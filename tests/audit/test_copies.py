@@ -99,7 +99,7 @@ def test_the_log_continues_in_a_database_that_was_moved_and_rebound(
     assert verify(copy).verdict is LogVerdict.HOLDS
 
 
-def test_the_first_mirror_records_the_place_of_its_database(
+def test_the_first_mirror_records_where_its_database_is_stored(
     client: Client, database: Database
 ) -> None:
     place_ = "SELECT place FROM audit_meta"
@@ -112,7 +112,9 @@ def test_the_first_mirror_records_the_place_of_its_database(
     assert auditlog.one(database, place_)["place"] == database_identity.database_place(database)
 
 
-def test_a_renamed_sqlite_file_stays_bound(client: Client, sqlite_url: str) -> None:
+def test_a_sqlite_database_whose_file_was_renamed_does_not_count_as_a_copy(
+    client: Client, sqlite_url: str
+) -> None:
     database = Database(sqlite_url)
     fleet = Fleet(client, 1)
     fleet.run(3)

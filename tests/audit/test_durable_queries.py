@@ -55,7 +55,7 @@ def rows(log: Database, query: str) -> list[dict[str, Any]]:
     return auditlog.rows(log, query)
 
 
-def test_the_query_of_saved_steps_names_the_claim_of_each(log: Database) -> None:
+def test_the_documented_query_of_saved_steps_names_the_claim_of_each_step(log: Database) -> None:
     saved, _ = queries("steps.md")
 
     assert [("charge", 1), ("ship", 2), ("approval", 3)] == [
@@ -63,7 +63,9 @@ def test_the_query_of_saved_steps_names_the_claim_of_each(log: Database) -> None
     ]
 
 
-def test_the_query_of_steps_in_doubt_names_the_claim_that_began_each(log: Database) -> None:
+def test_the_documented_query_of_steps_in_doubt_names_the_claim_that_began_each_step(
+    log: Database,
+) -> None:
     _, in_doubt = queries("steps.md")
 
     assert [("ship", 1, "retried", True), ("mail", 3, None, False)] == [
@@ -72,7 +74,9 @@ def test_the_query_of_steps_in_doubt_names_the_claim_that_began_each(log: Databa
     ]
 
 
-def test_the_query_of_approvals_names_the_sender_and_the_claim(log: Database) -> None:
+def test_the_documented_query_of_approvals_names_the_sender_and_the_claim_of_each_signal(
+    log: Database,
+) -> None:
     (approvals,) = queries("waits.md")
 
     assert [("ann", "asked", 3)] == [

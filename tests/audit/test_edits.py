@@ -61,7 +61,7 @@ def test_the_event_of_an_edit_has_the_values_from_before_the_edit(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
-def test_an_edited_retry_that_expires_is_dead_and_has_no_place_in_line(
+def test_an_edited_job_that_expires_before_its_retry_is_dead_and_has_no_place_in_line(
     valkey_url: str, database: Database
 ) -> None:
     """Checks an edit of the priority. After the edit, the job has no place in line until it is ready again."""

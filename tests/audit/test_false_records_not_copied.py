@@ -105,7 +105,7 @@ def test_the_doctor_restores_no_state_line_from_a_changed_event(
     assert before == contents(seed)
 
 
-def test_a_changed_line_is_repaired_from_a_true_row_beside_a_false_row(
+def test_the_doctor_repairs_a_changed_state_line_though_the_row_of_another_job_in_sql_is_false(
     seed: Seed, database: Database
 ) -> None:
     before = contents(seed)

@@ -155,7 +155,9 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_functions_take_all_and_take_read_entries_in_the_same_way(seed: int) -> None:
+def test_outbox_entries_that_are_read_together_give_the_same_events_as_entries_read_one_by_one(
+    seed: int,
+) -> None:
     """Checks valid entries, with up to five invalid entries in between."""
     story, dice = Story(seed), random.Random(seed)
     log = [story.entry() for _ in range(80)]
@@ -181,7 +183,9 @@ def plain(intake: entries.Intake) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_the_copy_lines_of_a_batch_equal_the_lines_of_its_rows(seed: int) -> None:
+def test_the_text_that_the_chain_hashes_can_be_computed_again_from_the_rows_of_a_batch(
+    seed: int,
+) -> None:
     """Checks that the chain, a hash of the copied lines, can be computed from the rows in the database."""
     story = Story(seed)
     log = [story.entry() for _ in range(60)]
@@ -194,7 +198,7 @@ def test_the_copy_lines_of_a_batch_equal_the_lines_of_its_rows(seed: int) -> Non
     assert copy_text(folder.events, folder.lines) == copy_text(folder.events)
 
 
-def test_reference_counts_free_a_batch_without_the_cycle_collector() -> None:
+def test_the_memory_of_a_batch_is_freed_by_reference_counts_without_the_cycle_collector() -> None:
     """Checks that a batch has no reference cycle. A mirror seldom runs the cycle collector, and batches are large."""
     story = Story(1)
     folder = Folder("mail", ())
@@ -254,7 +258,7 @@ def as_history_sees(job: JobRow) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_fast_fold_of_the_mirror_computes_the_same_jobs_as_the_fold_of_history(
+def test_the_mirror_computes_the_same_jobs_from_events_as_the_readers_of_the_log(
     seed: int,
 ) -> None:
     """Compares the fast fold with history.fold, which all other readers use."""
@@ -281,7 +285,9 @@ class ByTheTable(Folder):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_fast_fold_agrees_with_a_fold_by_the_table_of_effects(seed: int) -> None:
+def test_the_mirror_computes_the_same_rows_as_a_slow_computation_by_the_table_of_effects(
+    seed: int,
+) -> None:
     story = Story(seed)
     told = [story.entry() for _ in range(120)]
     fast, general = Folder("q", ()), ByTheTable("q", ())
@@ -316,18 +322,18 @@ def test_the_mirror_computes_the_same_rows_for_batches_of_any_size(seed: int) ->
         }
 
 
-def test_every_field_of_an_event_has_a_kind_that_the_mirror_checks() -> None:
+def test_every_field_of_an_event_has_a_data_type_that_the_mirror_checks() -> None:
     """Checks the fields in machine.py. The mirror checks a value by its kind before it writes the value to a column."""
     names = {field.name for fields in JOB_EVENT_FIELDS.values() for field in fields}
 
     assert names <= set(KINDS)
 
 
-def test_the_fold_has_a_step_for_every_event_about_jobs() -> None:
+def test_the_mirror_handles_every_type_of_event_about_jobs() -> None:
     assert set(Folder("q", ())._steps) == set(JOB_EVENT_FIELDS)
 
 
-def test_the_words_for_terminal_states_and_outcomes_are_the_expected_words() -> None:
+def test_the_log_has_exactly_the_expected_terminal_states_and_outcomes() -> None:
     assert set(tables.TERMINAL_STATES) == {
         "discarded", "replaced", "succeeded", "cancelled", "pruned", "removed", "expired",
     }  # fmt: skip

@@ -145,7 +145,7 @@ def found_by_doctor(seed: Seed, database: Database) -> list[Finding]:
 
 
 @pytest.mark.parametrize("forge", FORGERIES, ids=lambda each: each.__name__)
-def test_the_doctor_finds_and_restores_a_forged_box(
+def test_the_doctor_finds_and_repairs_forged_steps_and_signals_of_a_durable_job(
     seed: Seed, database: Database, forge: Forge
 ) -> None:
     durable(seed)
@@ -168,7 +168,7 @@ def test_the_doctor_finds_and_restores_a_forged_box(
 
 
 @pytest.mark.parametrize("forge", [rename, take_entry_away, change_value, drop_signal])
-def test_a_forged_box_whose_values_the_log_lacks_is_found_and_named(
+def test_the_doctor_reports_forged_steps_that_it_cannot_repair_since_the_log_lacks_their_values(
     seed: Seed, database: Database, forge: Forge
 ) -> None:
     durable(seed, kept="digest")
@@ -217,7 +217,7 @@ def test_a_signal_that_is_falsely_marked_as_taken_is_found(
 
 
 @pytest.mark.parametrize("saved", [0, 2])
-def test_a_box_header_that_counts_one_entry_too_many_is_reported_and_repaired(
+def test_the_doctor_reports_and_repairs_a_forged_count_of_the_saved_steps_of_a_job(
     seed: Seed, database: Database, saved: int
 ) -> None:
     if saved:
@@ -274,7 +274,7 @@ def test_repair_writes_back_what_a_parked_job_waits_for(seed: Seed, database: Da
     assert ([], line) == (left, str(seed.state("a")))
 
 
-def test_repair_gives_two_jobs_their_own_boxes_back_after_a_forger_exchanged_them(
+def test_repair_gives_two_jobs_their_own_saved_steps_back_after_a_forger_exchanged_the_steps(
     seed: Seed, database: Database
 ) -> None:
     true = two_durable_jobs(seed)
@@ -295,7 +295,7 @@ def test_repair_gives_two_jobs_their_own_boxes_back_after_a_forger_exchanged_the
 
 @pytest.mark.parametrize("kept", ["digest", "full"])
 @pytest.mark.parametrize("goes_on", [False, True])
-def test_repair_deletes_no_entry_of_a_box_that_was_renamed_in_its_fields_and_its_jobs_line(
+def test_repair_deletes_no_saved_step_if_a_forger_changed_the_id_of_the_steps_everywhere_in_redis(
     seed: Seed, database: Database, kept: str, *, goes_on: bool
 ) -> None:
     durable(seed, kept)
@@ -326,7 +326,7 @@ def test_repair_deletes_no_entry_of_a_box_that_was_renamed_in_its_fields_and_its
 
 
 @pytest.mark.parametrize("event", ["step_saved", "signalled"])
-def test_repair_removes_no_entry_and_no_signal_whose_event_sql_lost(
+def test_repair_removes_no_saved_step_and_no_signal_whose_event_was_deleted_from_sql(
     seed: Seed, database: Database, event: str
 ) -> None:
     durable(seed)
@@ -346,7 +346,7 @@ def test_repair_removes_no_entry_and_no_signal_whose_event_sql_lost(
     assert true == seed.control.hgetall(boxes(seed))
 
 
-def test_repair_does_not_change_the_box_of_a_job_whose_row_in_sql_names_another_box(
+def test_repair_does_not_change_the_steps_of_a_job_whose_row_in_sql_names_the_id_of_other_steps(
     seed: Seed, database: Database
 ) -> None:
     durable(seed)
@@ -364,7 +364,7 @@ def test_repair_does_not_change_the_box_of_a_job_whose_row_in_sql_names_another_
     assert not seed.control.zscore(seed.keys("expiring"), f"box|{LIFE}")
 
 
-def test_forged_members_with_invalid_numbers_do_not_make_the_doctor_report_a_box_as_lost(
+def test_forged_entries_with_invalid_numbers_do_not_make_the_doctor_report_saved_steps_as_lost(
     seed: Seed, database: Database
 ) -> None:
     durable(seed)
@@ -415,7 +415,7 @@ def test_a_comparison_uses_events_that_the_mirror_has_not_copied_yet(
     assert any("by the log 'receipt saved" in each.says for each in violations)
 
 
-def test_verify_only_notes_box_entries_that_are_older_than_the_log(
+def test_verify_reports_saved_steps_that_are_older_than_the_log_as_a_note_and_not_as_a_violation(
     valkey_url: str, database: Database
 ) -> None:
     with Seed(valkey_url) as seed:
@@ -440,7 +440,7 @@ def test_verify_only_notes_box_entries_that_are_older_than_the_log(
 
 @pytest.mark.parametrize("kept", ["full", "digest"])
 @pytest.mark.parametrize("is_new", [True, False])
-def test_the_doctor_finds_a_saved_step_that_is_in_the_log_but_not_in_the_box(
+def test_the_doctor_finds_a_saved_step_that_is_in_the_log_but_not_in_redis(
     seed: Seed, database: Database, kept: str, is_new: bool
 ) -> None:
     value, claim = '"ch_1"', seed.running("a")
@@ -479,7 +479,7 @@ def test_one_statement_reads_events_of_a_bounded_number_of_jobs() -> None:
     assert all(4_010 * (size - 1) < MEMBERS_CHUNK for size in sizes[:166])
 
 
-def test_comparing_the_boxes_of_a_queue_without_durable_jobs_sends_no_sql_statement(
+def test_comparing_the_saved_steps_of_a_queue_without_durable_jobs_sends_no_sql_statement(
     seed: Seed,
 ) -> None:
     seed.enqueue("plain")
@@ -505,7 +505,7 @@ def move_the_box(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("forge", [lose_the_job, move_the_box], ids=lambda each: each.__name__)
-def test_no_box_of_a_job_that_is_alive_by_the_log_is_emptied(
+def test_repair_does_not_delete_the_saved_steps_of_a_job_that_is_alive_by_the_log(
     seed: Seed, database: Database, forge: Forge
 ) -> None:
     durable(seed, kept="digest")
@@ -524,7 +524,7 @@ def test_no_box_of_a_job_that_is_alive_by_the_log_is_emptied(
         assert any(f"the one of life {OTHER_LIFE}" in each.says for each in left)
 
 
-def test_a_finding_about_a_box_names_its_job(seed: Seed, database: Database) -> None:
+def test_a_finding_about_saved_steps_names_their_job(seed: Seed, database: Database) -> None:
     durable(seed)
     mirror(seed, database)
     seed.control.hset(boxes(seed), f"{LIFE}>refusal", "1")

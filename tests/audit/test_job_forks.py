@@ -251,7 +251,7 @@ def are_empty(app: App) -> bool:
     return count == 0
 
 
-def test_a_job_whose_values_no_one_has_is_not_forked(
+def test_a_job_cannot_be_forked_if_neither_redis_nor_the_log_has_the_values_of_its_steps(
     app: App, database: Database, did: list[str], valkey_url: str
 ) -> None:
     work(app, database)
@@ -282,7 +282,7 @@ def test_a_job_whose_values_no_one_has_is_not_forked(
     assert "this worker has no audit log" in str(found)
 
 
-def test_a_fork_takes_no_steps_from_a_forged_box_of_a_job_that_has_left_redis(
+def test_a_fork_ignores_forged_steps_in_redis_if_its_origin_has_left_redis(
     app: App, database: Database, did: list[str]
 ) -> None:
     """A person writes the box again while the fork waits. No job has this box, so the doctor cannot compare it."""

@@ -50,7 +50,7 @@ def mended(seed: Seed, database: Database) -> list[Finding]:
     return repair(seed.client, seed.queue, found, by="ada", audit=audited(seed, database))
 
 
-def test_a_box_with_large_values_is_repaired_in_short_calls(
+def test_saved_steps_with_large_values_are_repaired_in_short_calls(
     seed: Seed, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim = seed.running("a")
@@ -71,7 +71,7 @@ def test_a_box_with_large_values_is_repaired_in_short_calls(
     assert ([], []) == compare(seed.client, database, seed.queue)
 
 
-def test_entries_that_the_log_lacks_are_removed_in_several_calls(
+def test_saved_steps_that_the_log_lacks_are_removed_in_several_calls(
     seed: Seed, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim = seed.running("a")

@@ -124,7 +124,7 @@ def log(start_redis: Callable[..., RedisServer], database: Database) -> Iterator
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_verify_finds_a_lie_about_a_breaker(log: Log, lie: str) -> None:
+def test_verify_finds_false_or_missing_events_about_a_breaker_in_sql(log: Log, lie: str) -> None:
     """The test computes the chain again, as an attacker with all rights could."""
     assert verify(log.database).verdict is LogVerdict.HOLDS
     tell, says = LIES[lie]

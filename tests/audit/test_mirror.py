@@ -56,7 +56,7 @@ def test_the_rows_in_sql_equal_the_entries_of_the_stream(
     auditlog.assert_chain_holds(database, QUEUE)
 
 
-def test_only_the_anchor_of_the_mirror_stays_in_the_outbox(
+def test_only_the_last_mirrored_entry_stays_in_the_outbox(
     writer: StreamWriter, source: StreamSource, mirror: Mirror
 ) -> None:
     a_day(writer)
@@ -259,7 +259,7 @@ def test_a_queue_of_another_database_is_refused_and_gets_no_cursor(
     assert auditlog.rows(database, "SELECT queue FROM mirror_cursor") == []
 
 
-def test_a_mirror_turn_takes_its_steps_in_order(
+def test_the_mirror_attaches_a_queue_with_a_new_epoch_again_before_it_trims_the_outbox(
     writer: StreamWriter, source: StreamSource, database: Database
 ) -> None:
     steps: list[str] = []
@@ -292,7 +292,7 @@ def test_missing_entries_are_recorded_as_a_gap(
     assert auditlog.one(database, "SELECT gaps FROM mirror_cursor")["gaps"] == 1
 
 
-def test_a_changed_anchor_goes_to_quarantine_and_is_followed_by_a_baseline(
+def test_a_changed_last_mirrored_entry_goes_to_quarantine_and_is_followed_by_a_baseline_event(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     writer.life("a")
@@ -339,7 +339,7 @@ def test_redis_begins_exactly_one_epoch_after_the_outbox_was_deleted(
     ]  # fmt: skip
 
 
-def test_a_loss_is_recorded_once_though_its_entry_numbers_were_used_again(
+def test_a_loss_of_entries_is_recorded_once_though_redis_used_their_numbers_again(
     writer: StreamWriter, source: StreamSource, mirror: Mirror, database: Database
 ) -> None:
     """Checks that the baseline after the loss does not record a second loss.

@@ -364,7 +364,7 @@ def test_history_shows_the_caps_in_force_at_a_claim(
     assert "under task=send ≤ 2, tenant=acme ≤ 1" in said(database, "history", "c")
 
 
-def test_the_views_count_successes_lanes_workers_and_holders(
+def test_the_sql_views_count_successes_and_waiting_jobs_and_the_claims_of_workers_and_caps(
     one_at_a_time: None, database: Database
 ) -> None:
     def view(name: str) -> list[dict[str, object]]:

@@ -90,7 +90,9 @@ def moved(log: MemoryWriter, by: str = "w-1", *, is_lost: bool = True) -> str:
     return fence
 
 
-def test_replay_accepts_that_a_signals_box_gets_the_id_of_the_box_that_redis_lost() -> None:
+def test_replay_accepts_that_signals_which_arrived_after_a_loss_get_the_id_of_the_lost_steps() -> (
+    None
+):
     log = MemoryWriter()
     fence = moved(log)
     save(log, fence, 1, "charge")
@@ -102,7 +104,7 @@ def test_replay_accepts_that_a_signals_box_gets_the_id_of_the_box_that_redis_los
 
 
 @pytest.mark.parametrize(("by", "is_lost"), [("w-2", True), ("w-1", False)])
-def test_replay_reports_a_box_with_another_id_if_no_loss_explains_the_change(
+def test_replay_reports_a_changed_id_of_the_steps_of_a_job_if_no_loss_explains_the_change(
     by: str, *, is_lost: bool
 ) -> None:
     log = MemoryWriter()
@@ -111,7 +113,9 @@ def test_replay_reports_a_box_with_another_id_if_no_loss_explains_the_change(
     assert [("I21", f"is in box {LIFE}, the job's is {'0' * 16}")] == told(log)
 
 
-def test_replay_accepts_a_wait_saved_again_whose_signal_number_a_new_signal_has() -> None:
+def test_replay_accepts_a_wait_that_is_saved_again_though_a_new_signal_has_the_number_of_its_signal() -> (
+    None
+):
     log = MemoryWriter()
     fence = running(log)
     log.begin(log.now_ms + 1, "replid_changed", fence)
@@ -135,7 +139,7 @@ def put_back_from(log: MemoryWriter, numbers: Iterable[int]) -> str:
     return fence
 
 
-def test_replay_accepts_waits_that_were_saved_again_with_falling_signal_numbers() -> None:
+def test_replay_accepts_waits_that_were_saved_again_out_of_the_order_of_their_signals() -> None:
     log = MemoryWriter()
     put_back_from(log, [4, 1, 3])
     send(log, 5)
@@ -143,7 +147,7 @@ def test_replay_accepts_waits_that_were_saved_again_with_falling_signal_numbers(
     assert [] == told(log)
 
 
-def test_replay_accepts_that_a_job_parks_for_a_wait_that_was_over_when_it_was_saved_again() -> None:
+def test_replay_accepts_that_a_job_parks_for_a_wait_that_its_worker_saved_again_as_over() -> None:
     """A failover took the wait before its job parked, and the worker saved it again."""
     log = MemoryWriter()
     fence = running(log)
@@ -176,14 +180,14 @@ def test_replay_accepts_a_park_for_a_wait_that_a_restore_has_put_back() -> None:
     assert [] == replay.violations
 
 
-def test_replay_reports_a_signal_that_two_waits_have_taken_when_they_were_saved_again() -> None:
+def test_replay_reports_that_two_waits_which_were_saved_again_have_taken_the_same_signal() -> None:
     log = MemoryWriter()
     put_back_from(log, [3, 1, 1])
 
     assert [("I21", "takes signal 1, which does not wait")] == told(log)
 
 
-def test_replay_reports_a_signal_lost_in_a_failover_that_a_later_claim_takes() -> None:
+def test_replay_reports_that_a_later_claim_takes_a_signal_which_a_failover_lost() -> None:
     log = MemoryWriter()
     log.jobs("retried", ["a", put_back_from(log, [3]), None, 1, None])
     take(log, log.jobs("claimed", ["a", 2]), 2, "w2", 1)

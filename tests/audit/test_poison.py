@@ -350,7 +350,7 @@ def alter(database: Database, *statements: str) -> None:
         connection.commit()
 
 
-def test_columns_that_an_operator_added_get_their_default(
+def test_columns_that_an_operator_added_to_the_tables_get_their_default_values(
     writer: StreamWriter, mirror: Mirror, database: Database
 ) -> None:
     """Checks that no job goes to quarantine, whether the job is new to SQL or has a row there."""

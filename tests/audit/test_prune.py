@@ -88,7 +88,7 @@ def test_a_prune_that_removes_no_jobs_writes_no_record(
     assert auditlog.rows(database, "SELECT * FROM mirror_prune") == recorded
 
 
-def test_verify_counts_jobs_that_held_places_in_caps_when_the_log_was_pruned(
+def test_verify_still_counts_the_jobs_that_held_a_place_in_a_cap_when_the_log_was_pruned(
     writer: StreamWriter, small: Mirror, database: Database
 ) -> None:
     """Checks that the replay of the remaining log begins with the jobs and claims that were alive at the cut."""

@@ -147,7 +147,7 @@ def test_a_locked_table_causes_an_error_within_the_time_limit(
         assert time.monotonic() - began < 10 * questions.STATEMENT_MS / 1000
 
 
-def test_a_question_to_a_database_without_a_log_raises_an_error(sqlite_url: str) -> None:
+def test_a_query_on_a_database_without_an_audit_log_raises_an_error(sqlite_url: str) -> None:
     with (
         contextlib.closing(questions.open_questions(sqlite_url)) as opened,
         pytest.raises(RqCoreError),

@@ -75,7 +75,9 @@ def new_epoch(log: MemoryWriter) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_replay_accepts_an_honest_queue(log: MemoryWriter, seed: int) -> None:
+def test_replay_finds_no_violation_in_the_log_of_a_correct_queue(
+    log: MemoryWriter, seed: int
+) -> None:
     Story(log, seed).run(400)
 
     found = replay(log)
@@ -355,7 +357,7 @@ def standing(job_id: str, stands: str) -> list[Any]:
     return [*named(job_id), None, None, stands]
 
 
-def test_replay_reports_a_job_that_takes_a_name_within_the_window_of_another_job(
+def test_replay_reports_a_job_that_takes_a_unique_name_within_the_throttle_window_of_another_job(
     log: MemoryWriter,
 ) -> None:
     """Checks a job that has ended while its window is still open."""
@@ -370,7 +372,7 @@ def test_replay_reports_a_job_that_takes_a_name_within_the_window_of_another_job
     assert "job a holds it" in found.says
 
 
-def test_replay_forgets_expired_windows(log: MemoryWriter) -> None:
+def test_replay_forgets_throttle_windows_that_have_expired(log: MemoryWriter) -> None:
     for n in range(100):
         name = f"send/user={n}"
         log.jobs("enqueued", [*named(f"j-{n}")[:-1], name, None, None, f"until:{log.now_ms + 10}"])
@@ -445,7 +447,7 @@ def test_replay_reports_a_new_job_with_a_remembered_id(log: MemoryWriter, end: s
 TENANT = [["tenant=acme", 1]]
 
 
-def test_replay_reports_a_second_holder_of_a_cap_of_1(
+def test_replay_reports_a_second_running_job_under_a_cap_of_1(
     log: MemoryWriter,
 ) -> None:
     log.queue_event("cap_changed", "tenant", None, "1", 1)
@@ -993,7 +995,9 @@ def test_a_log_without_events_causes_a_note() -> None:
     assert [note.says for note in found.notes] == ["there are no events"]
 
 
-def test_replay_does_not_judge_events_before_the_option_since_ms(log: MemoryWriter) -> None:
+def test_replay_does_not_judge_events_before_the_time_in_the_option_since_ms(
+    log: MemoryWriter,
+) -> None:
     enqueue(log, "a")
     log.jobs("claimed", ["a", 5])
     since = log.now_ms + 1

@@ -89,7 +89,9 @@ def test_replay_reports_a_claim_during_the_pause(log: MemoryWriter) -> None:
     assert found.says == f"claimed 10 ms before the pause of {SCOPE} ends"
 
 
-def test_replay_reports_a_second_probe(log: MemoryWriter) -> None:
+def test_replay_reports_a_claim_of_a_second_probe_while_the_first_probe_runs(
+    log: MemoryWriter,
+) -> None:
     """The success of a job that began before the pause opens nothing."""
     story = Story(log)
     story.open_circuit()
@@ -127,7 +129,9 @@ def test_replay_reports_a_failed_probe_that_does_not_pause_its_scope_again(
     assert found.says == f"is the failure of the probe of {SCOPE}, and does not pause it"
 
 
-def test_replay_accepts_failures_that_are_further_apart_than_the_window(log: MemoryWriter) -> None:
+def test_replay_accepts_failures_that_are_further_apart_than_the_window_of_the_breaker(
+    log: MemoryWriter,
+) -> None:
     story = Story(log)
     for job_id in "abc":
         story.claim(job_id, 0)
@@ -179,7 +183,7 @@ def test_replay_reports_a_pause_at_too_few_failures(log: MemoryWriter) -> None:
     assert found.says == f"pauses {SCOPE} at failure 1, and it allows 2"
 
 
-def test_replay_reports_a_pause_that_needs_a_failure_from_before_the_window(
+def test_replay_reports_a_pause_that_needs_a_failure_from_before_the_window_of_the_breaker(
     log: MemoryWriter,
 ) -> None:
     forged_pause(open_with(log, ("a", 500)), 60_500, 90_500)
@@ -232,7 +236,9 @@ def test_replay_accepts_two_failures_of_one_call_in_either_order(log: MemoryWrit
 # Pauses of handlers.
 
 
-def test_replay_accepts_a_pause_by_a_handler_whose_job_is_given_back(log: MemoryWriter) -> None:
+def test_replay_accepts_a_pause_by_a_handler_whose_job_is_given_back_to_its_queue(
+    log: MemoryWriter,
+) -> None:
     story = open_with(log)
     story.pause("b", 1_000, 1_500)
     tell_one(log, 1_001, "rolled_back", ["b", story.fences["b"], None, "scope_paused", 0, None])
@@ -242,7 +248,7 @@ def test_replay_accepts_a_pause_by_a_handler_whose_job_is_given_back(log: Memory
 
 
 @pytest.mark.parametrize("end", ["succeed", "fail"])
-def test_replay_reports_a_pause_by_a_handler_whose_job_is_not_given_back(
+def test_replay_reports_a_pause_by_a_handler_whose_job_is_not_given_back_to_its_queue(
     log: MemoryWriter, end: str
 ) -> None:
     story = open_with(log)

@@ -129,7 +129,7 @@ def test_replay_reports_a_claim_before_a_jobs_extra_cost_is_paid(log: MemoryWrit
         ({"taken": "tokens:1000000001"}, "I3", "says 'tokens:1000000001', and these are no costs"),
     ],
 )
-def test_replay_reports_a_false_report_of_a_claims_cost(
+def test_replay_reports_a_false_event_about_the_cost_of_a_claim(
     log: MemoryWriter, change: dict[str, str], invariant: str, says: str
 ) -> None:
     fence = begun(log, a=10)
@@ -236,7 +236,9 @@ def test_replay_reports_a_claim_before_the_end_of_a_pause(
         ({"scope": "other@1s=x"}, "pauses other@1s=x, and the job has no such rate or breaker"),
     ],
 )
-def test_replay_reports_a_false_pause(log: MemoryWriter, change: dict[str, str], says: str) -> None:
+def test_replay_reports_a_pause_with_a_false_field(
+    log: MemoryWriter, change: dict[str, str], says: str
+) -> None:
     fence = begun(log, a=1)
     said = {"fence": fence, **change}
     pause(log, "a", said.pop("fence"), 5, 5_000, **said)

@@ -128,7 +128,9 @@ def test_replay_reports_a_job_that_is_retried_after_its_last_attempt() -> None:
         ([(1, "one"), (2, "two"), (1, "one")], "is saved a second time"),
     ],
 )  # fmt: skip
-def test_replay_reports_a_false_step(steps: Sequence[tuple[Any, ...]], says: str) -> None:
+def test_replay_reports_a_false_event_about_a_saved_step(
+    steps: Sequence[tuple[Any, ...]], says: str
+) -> None:
     log = MemoryWriter()
     fence = running(log)
     for step in steps:
@@ -159,7 +161,7 @@ def test_replay_reports_a_step_that_is_saved_again_with_another_size_or_signal(
 
 @pytest.mark.parametrize("is_saved", [True, False])
 @pytest.mark.parametrize("is_older", [True, False])
-def test_replay_reports_a_step_that_is_begun_a_second_time_if_no_failover_took_it(
+def test_replay_reports_a_step_that_begins_a_second_time_though_no_failover_lost_it(
     *, is_saved: bool, is_older: bool
 ) -> None:
     log = MemoryWriter()
@@ -191,7 +193,7 @@ def test_replay_reports_a_saved_step_without_a_digest() -> None:
         ("signalled", {"key": None}),
     ],
 )
-def test_replay_reports_a_value_of_a_step_or_signal_that_the_mirror_does_not_write(
+def test_replay_reports_a_field_of_a_step_or_signal_with_a_value_that_the_mirror_never_writes(
     event: str, said: dict[str, Any]
 ) -> None:
     log = MemoryWriter()
@@ -214,7 +216,7 @@ def test_replay_reports_a_value_of_a_step_or_signal_that_the_mirror_does_not_wri
         (7, 1, ("I4", "is said to be of claim 1, and is of none")),
     ],
 )
-def test_replay_reports_a_row_with_another_task_or_a_claim_number_though_the_event_moves_no_job(
+def test_replay_reports_a_false_task_or_claim_number_in_the_row_of_an_event_that_changes_no_state(
     column: int, value: object, says: tuple[str, str]
 ) -> None:
     log = MemoryWriter()

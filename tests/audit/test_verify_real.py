@@ -554,7 +554,7 @@ def test_verify_reports_an_entry_that_was_deleted_from_the_outbox(
     assert any(says.startswith("Redis lacks entries between") for says in found), found
 
 
-def test_verify_reports_that_the_outbox_lacks_its_anchor(
+def test_verify_reports_that_the_outbox_lacks_the_last_mirrored_entry(
     client: Client, database: Database, level: Fleet
 ) -> None:
     (entries,) = client.run(client.calls.delivery.ask([["XRANGE", "rqc:{q}:outbox", "-", "+"]]))

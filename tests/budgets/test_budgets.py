@@ -71,7 +71,9 @@ SETTLING: dict[str, Callable[[Seed, Sequence[Claim]], object]] = {
 
 
 @pytest.mark.parametrize("size", [1, 10, 100])
-def test_calls_in_the_life_of_a_job_are_within_their_budgets(seed: Seed, size: int) -> None:
+def test_redis_calls_from_the_enqueue_to_the_end_of_a_job_are_within_their_budgets(
+    seed: Seed, size: int
+) -> None:
     for name in ("warm", "measured"):
         new = jobs(seed, name, size)
         enqueue = calls_of(seed.control, lambda new=new: seed.enqueue(*new))
@@ -88,7 +90,7 @@ def test_calls_in_the_life_of_a_job_are_within_their_budgets(seed: Seed, size: i
 
 @pytest.mark.parametrize("size", [1, 100])
 @pytest.mark.parametrize("how", sorted(set(SETTLING) - {"complete"}))
-def test_calls_of_extensions_failures_and_rollbacks_are_within_their_budgets(
+def test_redis_calls_for_lease_extensions_failures_and_rollbacks_are_within_their_budgets(
     seed: Seed, how: str, size: int
 ) -> None:
     SETTLING[how](seed, running(seed, "warm", size))
@@ -100,7 +102,7 @@ def test_calls_of_extensions_failures_and_rollbacks_are_within_their_budgets(
 
 
 @pytest.mark.parametrize("size", [1, 100])
-def test_calls_of_a_cancellation_are_within_their_budget(seed: Seed, size: int) -> None:
+def test_redis_calls_of_a_cancellation_are_within_their_budget(seed: Seed, size: int) -> None:
     seed.cancel("first")
     new = jobs(seed, "measured", size)
     seed.enqueue(*new)
@@ -110,7 +112,7 @@ def test_calls_of_a_cancellation_are_within_their_budget(seed: Seed, size: int) 
     budgets.check("redis_calls", f"cancel.{size}", cost)
 
 
-def test_calls_of_an_empty_claim_are_within_their_budget(seed: Seed) -> None:
+def test_redis_calls_of_a_claim_that_finds_no_job_are_within_their_budget(seed: Seed) -> None:
     seed.claim()
 
     budgets.check("redis_calls", "claim.empty", calls_of(seed.control, seed.claim))

@@ -219,7 +219,7 @@ def test_the_caps_command_prints_a_table_of_scopes(
     assert ["tenant=b", "1", "1", "0", "as", "tenant"] in table
 
 
-def test_the_caps_command_prints_no_word_each_beside_the_limit_of_a_cap_that_tasks_share(
+def test_the_caps_command_does_not_print_the_word_each_beside_a_limit_that_several_tasks_share(
     cli: CommandLine, app: App
 ) -> None:
     """Checks that "4 each" is not printed. A named cap counts the jobs of all its tasks together."""
@@ -473,7 +473,7 @@ def test_the_caps_and_job_commands_print_the_same_numbers_with_small_and_with_la
     assert sum(each["waiting"] for each in expected[0][2:]) > 0
 
 
-def test_the_job_command_names_five_of_many_holders_and_counts_the_rest(
+def test_the_job_command_names_five_of_many_jobs_that_hold_a_full_scope_and_counts_the_rest(
     cli: CommandLine, app: App, task: Task[[str, str], None]
 ) -> None:
     for n in range(11):

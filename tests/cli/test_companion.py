@@ -12,7 +12,7 @@ from sql_audit.queries.history import history_of
 
 
 @pytest.mark.slow
-def test_a_mirror_that_is_stopped_during_its_start_still_mirrors_all_events(
+def test_a_mirror_process_that_is_stopped_during_its_start_still_mirrors_all_events(
     valkey_url: str, tmp_path: Path
 ) -> None:
     """Checks the mirror that `worker --burst --audit` starts. It gets SIGTERM before it has installed its signal

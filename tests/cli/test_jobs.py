@@ -187,7 +187,7 @@ def give_back(client: Client, reason: str, *more: Any) -> None:
         ("not_my_turn", 0, "", ""),
     ],
 )  # fmt: skip
-def test_the_job_command_says_why_a_job_was_given_back_and_what_to_do(
+def test_the_job_command_says_why_a_worker_gave_a_job_back_to_its_queue_and_what_to_do(
     reason: str, delay_ms: int, why: str, to_do: str, cli: CommandLine, client: Client
 ) -> None:
     """Checks that the command prints the reason of the rollback. The job's state does not show the reason."""

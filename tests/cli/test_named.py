@@ -45,7 +45,7 @@ def wrong(line: str) -> str | None:
     return next((f"no option {name}" for name in given if name not in options), None)
 
 
-def test_commands_that_messages_quote_exist() -> None:
+def test_every_command_that_a_message_quotes_exists() -> None:
     told = [(path, line) for path in TEXTS for line in commands(path.read_text())]
 
     assert len(told) > 100

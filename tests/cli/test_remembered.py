@@ -49,7 +49,7 @@ def test_the_job_command_says_how_an_ended_job_with_an_idempotency_key_has_ended
     assert facts["once_ms"] > facts["at_ms"]
 
 
-def test_the_job_command_names_the_job_that_was_returned_for_an_id_of_a_rejected_job(
+def test_for_the_id_of_a_rejected_enqueue_the_job_command_names_the_existing_job_that_was_returned(
     cli: CommandLine,
 ) -> None:
     app = App(cli.url)

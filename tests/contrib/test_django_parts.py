@@ -135,7 +135,7 @@ def test_the_error_about_a_django_without_tasks_names_the_package_to_install(
         importlib.import_module("rq_core.contrib.django.django_tasks")
 
 
-def test_the_page_lists_exactly_those_tests_of_django_that_do_not_pass() -> None:
+def test_the_django_page_lists_exactly_the_tests_of_django_that_do_not_pass() -> None:
     page = (ROOT / "docs" / "how-to" / "django.md").read_text()
 
     rows = [line for line in page.splitlines() if line.startswith("| `test_")]

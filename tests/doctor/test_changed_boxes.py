@@ -43,7 +43,7 @@ def test_a_changed_value_of_a_step_or_a_signal_is_found(seed: Seed, what: str) -
     assert f"the value of {what}" in found.says
 
 
-def test_a_job_with_an_overwritten_entry_in_its_box_does_not_continue(
+def test_a_job_whose_saved_step_was_overwritten_in_redis_does_not_continue(
     seed: Seed,
 ) -> None:
     """Checks that the overwritten step does not run again."""
@@ -62,7 +62,7 @@ def test_a_job_with_an_overwritten_entry_in_its_box_does_not_continue(
         seed.client.run(seed.client.calls.reads.box(seed.queue, "a", claim.fence, WORKER))
 
 
-def test_the_doctor_does_not_mistake_the_list_of_signals_with_a_numeric_name_for_a_signal(
+def test_the_doctor_does_not_mistake_the_list_of_all_signals_named_7_for_the_signal_with_number_7(
     seed: Seed,
 ) -> None:
     claim = seed.running("a")

@@ -201,7 +201,7 @@ def test_the_doctor_finds_and_repairs_damage_that_was_done_by_hand(hand: str, sc
 
 
 @pytest.mark.parametrize(("sequence", "keys"), [(None, set()), ("?", {"meta"})])
-def test_a_missing_sequence_is_no_finding_in_a_queue_that_never_had_a_job(
+def test_a_missing_sequence_counter_is_no_finding_in_a_queue_that_never_had_a_job(
     sequence: str | None, keys: set[str], redis_url: str
 ) -> None:
     with Seed(redis_url) as seed:
@@ -290,7 +290,7 @@ def test_repair_corrects_the_log_if_it_differs_from_a_state_line(
     assert changed == scene.state("a")
 
 
-def test_the_doctor_compares_the_attempts_in_the_json_with_the_line_if_the_log_lacks_the_job(
+def test_if_the_log_lacks_a_job_the_doctor_compares_max_attempts_in_its_json_with_its_state_line(
     scene: Scene,
 ) -> None:
     value = scene.hand.hget(scene.key("jobs"), "a")
@@ -468,7 +468,9 @@ def test_the_finding_about_an_entry_with_a_later_epoch_names_the_command_that_re
 
 
 @pytest.mark.parametrize("key", [key.name for key in KEYS])
-def test_a_key_of_a_wrong_type_raises_an_error_that_names_the_key(key: str, scene: Scene) -> None:
+def test_a_redis_key_of_a_wrong_type_makes_the_doctor_raise_an_error_that_names_the_key(
+    key: str, scene: Scene
+) -> None:
     scene.hand.delete(scene.key(key))
     scene.hand.set(scene.key(key), "?")
 

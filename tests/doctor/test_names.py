@@ -37,7 +37,7 @@ def fields(seed: Seed) -> dict[str, str]:
     return {f: by for f, by in seed.snapshot()["slots"].items() if f.startswith("unique|")}
 
 
-def test_a_queue_with_names_of_every_kind_has_no_findings(seed: Seed) -> None:
+def test_a_queue_with_unique_names_of_every_kind_has_no_findings(seed: Seed) -> None:
     fill(seed)
 
     assert [] == look(seed)
@@ -47,7 +47,7 @@ def test_a_queue_with_names_of_every_kind_has_no_findings(seed: Seed) -> None:
 
 @pytest.mark.parametrize("name", ["t/waits", "t/runs", "t/again", "t/last"])
 @pytest.mark.parametrize("plant", ["lost", "another job's"])
-def test_repair_restores_a_name_that_a_state_line_implies(
+def test_repair_restores_a_unique_name_that_the_state_line_of_a_job_has(
     seed: Seed, name: str, plant: str
 ) -> None:
     fill(seed)
@@ -63,7 +63,7 @@ def test_repair_restores_a_name_that_a_state_line_implies(
 
 
 @pytest.mark.parametrize("holder", ["begun", "gone"])
-def test_repair_removes_a_name_that_no_state_line_implies(seed: Seed, holder: str) -> None:
+def test_repair_removes_a_unique_name_that_no_state_line_has(seed: Seed, holder: str) -> None:
     fill(seed)
     before = fields(seed)
     seed.control.hset(seed.keys("slots"), "unique|t/begun", holder)
@@ -74,7 +74,7 @@ def test_repair_removes_a_name_that_no_state_line_implies(seed: Seed, holder: st
 
 
 @pytest.mark.parametrize("plant", ["lost", "changed", "stray"])
-def test_repair_restores_the_expiry_of_a_name_in_the_index(seed: Seed, plant: str) -> None:
+def test_repair_restores_the_expiry_of_a_unique_name_in_the_index(seed: Seed, plant: str) -> None:
     fill(seed)
     before = seed.snapshot()["expiring"]
     if plant == "lost":
@@ -88,7 +88,9 @@ def test_repair_restores_the_expiry_of_a_name_in_the_index(seed: Seed, plant: st
     assert before == seed.snapshot()["expiring"]
 
 
-def test_the_doctor_does_not_report_the_lost_window_of_a_job_that_has_ended(seed: Seed) -> None:
+def test_the_doctor_does_not_report_the_lost_throttle_window_of_a_job_that_has_ended(
+    seed: Seed,
+) -> None:
     """Checks that the name stays free. The job has ended, and no state line proves that its window is open."""
     fill(seed)
     seed.control.hdel(seed.keys("slots"), "unique|t/over")
@@ -97,7 +99,7 @@ def test_the_doctor_does_not_report_the_lost_window_of_a_job_that_has_ended(seed
     assert [] == look(seed)
 
 
-def test_repair_does_not_restore_the_name_of_a_job_that_ended_after_the_examination(
+def test_repair_does_not_restore_the_unique_name_of_a_job_that_ended_after_the_examination(
     seed: Seed,
 ) -> None:
     fill(seed)

@@ -65,7 +65,7 @@ def of_ids(found: list[Finding]) -> list[str]:
     return [each.says for each in found if each.says.startswith("id ")]
 
 
-def test_results_lines_agree_with_the_events_after_every_kind_of_end(
+def test_after_every_kind_of_end_of_a_job_its_line_in_the_key_results_agrees_with_its_events(
     seed: Seed,
 ) -> None:
     assert {
@@ -96,7 +96,7 @@ def test_the_doctor_does_not_judge_a_results_line_if_the_log_lacks_the_first_eve
     assert before == line_of(seed, job_id)
 
 
-def test_the_doctor_does_not_judge_a_results_line_if_later_entries_are_missing(
+def test_the_doctor_does_not_judge_a_results_line_if_later_entries_of_the_outbox_are_missing(
     seed: Seed,
 ) -> None:
     forge(seed, "done", " until=18", " until=17")
@@ -137,7 +137,7 @@ def test_repair_removes_a_results_line_that_no_job_can_have_written(
     assert "done" in seed.snapshot()["results"]
 
 
-def test_repair_keeps_a_value_whose_line_says_no_size_if_the_end_of_its_job_is_unknown(
+def test_repair_keeps_a_result_whose_line_in_the_key_results_lacks_the_size_if_the_jobs_end_is_unknown(
     seed: Seed,
 ) -> None:
     seed.control.xtrim(seed.keys("outbox"), maxlen=1, approximate=False)
@@ -234,7 +234,7 @@ def test_the_doctor_does_not_judge_the_expiry_of_a_name_if_the_log_lacks_the_eve
     assert [] == look(seed)
 
 
-def test_the_doctor_does_not_judge_the_expiry_of_a_name_if_later_entries_are_missing(
+def test_the_doctor_does_not_judge_the_expiry_of_a_name_if_later_entries_of_the_outbox_are_missing(
     seed: Seed,
 ) -> None:
     """Checks a gap in the outbox, in which another job of the same id may have taken the name."""

@@ -230,7 +230,9 @@ def spoil(seed: Seed, job_id: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", LINES)
-def test_repair_keeps_a_true_value_and_writes_its_line_again(seed: Seed, how: str) -> None:
+def test_repair_keeps_a_correct_result_and_writes_its_damaged_line_in_the_key_results_again(
+    seed: Seed, how: str
+) -> None:
     before = seed.snapshot()
     spoil(seed, "a", how)
     assert "results" in named(look(seed))
@@ -243,7 +245,9 @@ def test_repair_keeps_a_true_value_and_writes_its_line_again(seed: Seed, how: st
     assert_consistent(after)
 
 
-def test_repair_keeps_a_value_without_a_line_whose_end_the_log_does_not_show(seed: Seed) -> None:
+def test_repair_keeps_a_result_without_a_line_in_the_key_results_if_the_log_lacks_the_end_of_the_job(
+    seed: Seed,
+) -> None:
     seed.enqueue("later")
     seed.control.xtrim(seed.keys("outbox"), maxlen=1, approximate=False)
     spoil(seed, "a", "removed")
@@ -259,7 +263,7 @@ def test_repair_keeps_a_value_without_a_line_whose_end_the_log_does_not_show(see
     assert "id 'a': `returned` and `kept` have it, and `results` lacks it" in says
 
 
-def test_repair_removes_a_value_without_a_line_once_its_time_is_over(seed: Seed) -> None:
+def test_repair_removes_an_expired_result_that_has_no_line_in_the_key_results(seed: Seed) -> None:
     spoil(seed, "a", "removed")
     seed.advance(2 * HOUR)
 
@@ -269,7 +273,9 @@ def test_repair_removes_a_value_without_a_line_once_its_time_is_over(seed: Seed)
     assert "a" not in seed.snapshot()["results"]
 
 
-def test_a_finding_about_a_true_value_names_no_digest(seed: Seed) -> None:
+def test_a_finding_about_a_correct_result_does_not_mention_the_digest_of_the_result(
+    seed: Seed,
+) -> None:
     tell_of(seed, "a", "b")
     seed.control.hset(seed.keys("returned"), "a", '"a"')
     spoil(seed, "a", "lost")

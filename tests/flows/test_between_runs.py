@@ -61,7 +61,7 @@ def sum_of(app: App, count: int) -> FlowRun[Any]:
 
 
 @pytest.mark.parametrize(("processes", "most"), [(1, 40), (3, 160)])
-def test_a_later_run_of_a_flow_reads_only_few_saved_entries_again(
+def test_later_runs_of_a_flow_read_only_a_few_of_the_saved_steps_again(
     app: App, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch, processes: int, most: int
 ) -> None:
     """Twelve runs that read all would read some 230 entries."""
@@ -131,13 +131,15 @@ LAST = StepEntry("c", True, 7, "1-3", "digest", "1")
         (None, False),
     ],
 )
-def test_a_worker_may_use_the_state_that_it_kept_of_a_flow_if_redis_has_the_last_entry(
+def test_a_worker_uses_its_cached_state_of_a_flow_only_if_redis_has_the_last_step_of_that_state(
     box: Box | None, holds: bool
 ) -> None:
     assert holds == kept_run(SAVED, BEGUN, LAST).holds(box)
 
 
-def test_a_run_of_a_flow_reads_the_entries_again_that_another_claim_may_have_changed() -> None:
+def test_a_run_of_a_flow_reads_those_saved_steps_again_that_another_claim_may_have_changed() -> (
+    None
+):
     kept = kept_run(SAVED, BEGUN, LAST)
     assert [] == kept.uncertain(4)
     assert [2] == kept.uncertain(5)
@@ -146,7 +148,7 @@ def test_a_run_of_a_flow_reads_the_entries_again_that_another_claim_may_have_cha
     assert [1, 2] == kept.uncertain(9)
 
 
-def test_the_kept_state_of_a_flow_refuses_an_entry_that_belongs_to_another_box() -> None:
+def test_the_cached_state_of_a_flow_refuses_a_saved_step_that_contradicts_it() -> None:
     kept = kept_run(SAVED, BEGUN, LAST)
     kept.update(2, BEGUN._replace(is_saved=True, note="digest", value="12345"))
     kept.update(4, BEGUN._replace(name="d"))
@@ -157,7 +159,9 @@ def test_the_kept_state_of_a_flow_refuses_an_entry_that_belongs_to_another_box()
             kept.update(number, BEGUN._replace(name=name))
 
 
-def test_the_oldest_kept_values_are_dropped_when_there_are_too_many_or_too_large_values() -> None:
+def test_the_class_newest_values_drops_the_oldest_values_beyond_its_number_or_total_size_of_values() -> (
+    None
+):
     kept: NewestValues[str, int] = NewestValues(2, 10)
     for number, name in enumerate("abc"):
         kept.put(name, number, 1)

@@ -196,7 +196,7 @@ def test_the_handle_of_another_job_has_no_nodes(work: Work, fake: testing.Fake) 
         FlowRun(work.app, id=job.id, queue=job.queue).nodes()
 
 
-def test_with_drain_nodes_that_do_not_depend_on_a_failed_node_still_run(
+def test_with_the_option_drain_nodes_that_do_not_depend_on_a_failed_node_still_run(
     work: Work, fake: testing.Fake
 ) -> None:
     with work.app.flow("drain") as flow:
@@ -234,7 +234,7 @@ def test_a_retry_runs_only_what_failed_and_what_depends_on_it(
     assert ["d", ["b", ["c0", "c1", "c2"]]] == run.result(0)
 
 
-def test_with_cancel_a_failed_node_stops_the_other_nodes_until_a_retry_runs_them(
+def test_with_the_option_cancel_a_failed_node_stops_the_other_nodes_until_a_retry(
     work: Work, fake: testing.Fake
 ) -> None:
     with work.app.flow("cancel", on_failure="cancel") as flow:
@@ -726,7 +726,7 @@ def test_more_than_60_nodes_of_a_flow_may_run_at_once(work: Work, fake: testing.
     assert ["sum", list(range(70))] == run.result(0)
 
 
-def test_the_job_of_a_wide_flow_waits_for_no_more_nodes_at_once_than_a_job_may_wait_for(
+def test_the_job_of_a_wide_flow_waits_for_at_most_as_many_nodes_at_once_as_any_job_may(
     work: Work, fake: testing.Fake
 ) -> None:
     with work.app.flow("wide") as flow:

@@ -56,7 +56,7 @@ def last_error(ran: list[testing.Ran]) -> str:
 
 
 @pytest.mark.slow
-async def test_a_flow_that_stopped_because_of_an_impossible_call_ends_and_begins_no_other_node(
+async def test_a_flow_that_stopped_because_of_an_impossible_call_begins_no_other_node_in_its_next_run(
     valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run after the stop does not know why the earlier run has stopped the other nodes. It must not begin them

@@ -196,7 +196,7 @@ def test_the_audit_log_has_an_event_for_each_row_that_a_relay_has_handed_over(
     assert proves() == Comparison(QUEUE, 3, 3, None)
 
 
-def test_the_comparison_finds_an_altered_count_of_handed_over_rows(
+def test_the_comparison_of_inbox_and_audit_log_finds_an_altered_count_of_handed_over_rows(
     stage: Stage, proves: Callable[[], Comparison]
 ) -> None:
     stage.sql("UPDATE rqc_relay SET relayed = relayed + 1")
@@ -205,7 +205,7 @@ def test_the_comparison_finds_an_altered_count_of_handed_over_rows(
     assert proves().finding == MORE
 
 
-def test_the_comparison_finds_a_row_that_was_inserted_again_after_it_was_handed_over(
+def test_the_comparison_of_inbox_and_audit_log_finds_a_row_that_was_inserted_again_after_its_handover(
     stage: Stage, proves: Callable[[], Comparison]
 ) -> None:
     assert stage.drain() == ["a", "b", "c"]
@@ -219,7 +219,7 @@ def test_the_comparison_finds_a_row_that_was_inserted_again_after_it_was_handed_
     assert proves().finding == MORE
 
 
-def test_the_comparison_finds_a_row_that_was_deleted_from_its_batch(
+def test_the_comparison_of_inbox_and_audit_log_finds_a_row_that_was_deleted_from_its_batch(
     stage: Stage, proves: Callable[[], Comparison]
 ) -> None:
     stage.insert("d", "e")

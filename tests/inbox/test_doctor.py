@@ -76,7 +76,9 @@ def test_the_doctor_reports_waiting_rows_and_parked_rows(each_stage: Stage) -> N
     assert found(stage, "other") == [], "the findings of the named queues"
 
 
-def test_the_doctor_reports_a_database_that_was_set_back(each_stage: Stage) -> None:
+def test_the_doctor_reports_an_inbox_database_that_was_set_back_to_an_older_state(
+    each_stage: Stage,
+) -> None:
     stage = each_stage
     with stage.relay() as relay:
         stage.insert("a")

@@ -83,7 +83,7 @@ def finding(stage: Stage, tmp_path: Path) -> Iterator[Callable[[], str | None]]:
         ("sent_at = '2999-01-01T00:00:00.000Z'", [], None),
     ],
 )
-def test_the_comparison_finds_a_batch_that_was_altered(
+def test_the_comparison_of_inbox_and_audit_log_finds_a_batch_that_was_altered(
     stage: Stage,
     finding: Callable[[], str | None],
     forgery: str,
@@ -184,7 +184,7 @@ def test_an_inbox_without_an_id_is_reported_in_one_line(
     assert "rqc_inbox_place has no row" in line
 
 
-def test_the_comparison_finds_a_row_that_was_added_to_a_batch_by_hand(
+def test_the_comparison_of_inbox_and_audit_log_finds_a_row_that_was_added_to_a_batch_by_hand(
     stage: Stage, finding: Callable[[], str | None]
 ) -> None:
     stage.sql("UPDATE rqc_relay SET ids = '[1, 2, 3, 4]'")
@@ -193,7 +193,7 @@ def test_the_comparison_finds_a_row_that_was_added_to_a_batch_by_hand(
     assert finding() == LESS
 
 
-def test_the_comparison_finds_that_the_call_slot_of_a_relay_was_deleted_in_redis(
+def test_the_comparison_of_inbox_and_audit_log_finds_that_the_call_slot_of_a_relay_was_deleted_in_redis(
     stage: Stage, finding: Callable[[], str | None]
 ) -> None:
     key, slot = queue_keys(QUEUE)("slots"), stage.relay_row().slot

@@ -234,7 +234,7 @@ def test_a_flush_before_the_call_neither_loses_nor_duplicates_a_job(
     assert stage.enqueued() == {"a": 1, "b": 1}
 
 
-def test_a_relay_sends_rows_of_a_database_that_was_set_back_under_new_numbers(
+def test_a_relay_uses_new_call_numbers_for_rows_of_a_database_that_was_set_back_to_an_older_state(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage.insert("a", "b")
@@ -304,7 +304,7 @@ def test_a_relay_hands_over_the_rows_of_an_inbox_that_was_moved(stage: Stage) ->
 # The service.
 
 
-def test_a_wake_token_that_names_a_queue_lets_the_relay_serve_it_without_a_search_for_queues(
+def test_a_wake_token_that_names_a_queue_lets_the_relay_serve_the_queue_without_a_search_for_queues(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks also a token with an unknown queue name, which any client of Redis may push. No row is created for this

@@ -86,7 +86,7 @@ def test_the_failure_that_reaches_the_limit_pauses_the_scope(seed: Seed) -> None
     assert [claim.id for claim in claimed(seed)] == ["j-0"]
 
 
-def test_failures_outside_the_window_do_not_count(seed: Seed) -> None:
+def test_failures_outside_the_window_of_the_breaker_do_not_count(seed: Seed) -> None:
     begin(seed, 3)
     (first, second, third) = claimed(seed)
     seed.fail(first, delay_ms=100_000)
@@ -151,7 +151,9 @@ def test_a_probe_that_succeeds_opens_the_scope(seed: Seed) -> None:
     assert len(claimed(seed)) == 5
 
 
-def test_a_turn_that_reports_the_success_of_a_probe_claims_the_waiting_jobs(seed: Seed) -> None:
+def test_the_script_turn_that_reports_the_success_of_a_probe_claims_the_waiting_jobs_in_the_same_call(
+    seed: Seed,
+) -> None:
     open_circuit(seed)
     seed.advance(COOLDOWN)
     (probe,) = claimed(seed)
@@ -371,7 +373,7 @@ def test_a_paused_scope_is_forgotten_a_day_after_its_pause(seed: Seed) -> None:
     assert entry(seed) is None
 
 
-def test_failures_are_forgotten_after_the_window(seed: Seed) -> None:
+def test_failures_are_forgotten_after_the_window_of_the_breaker(seed: Seed) -> None:
     begin(seed, 1)
     fail_all(seed, claimed(seed), verdict="final")
     seed.advance(60_101)

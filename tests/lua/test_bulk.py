@@ -155,7 +155,7 @@ def test_an_edit_of_the_priority_of_many_jobs_edits_each_job_once(seed: Seed) ->
     assert len(set(of_type(seed, Event.EDITED))) == len(of_type(seed, Event.EDITED)) == 30
 
 
-def test_matching_jobs_that_cannot_be_changed_are_counted_as_left(seed: Seed) -> None:
+def test_matching_jobs_that_cannot_be_changed_are_counted_as_left_unchanged(seed: Seed) -> None:
     seed.enqueue("short", expires_in_ms=1000)
 
     made = run(seed, change("edit", Change(due="+5000")))

@@ -53,7 +53,7 @@ def test_the_cap_of_a_task_and_the_cap_of_a_key_are_both_enforced(seed: Seed) ->
     assert served == [f"j-{n:02}" for n in range(20)]
 
 
-def test_a_full_scope_blocks_only_its_own_lane(seed: Seed) -> None:
+def test_a_full_scope_blocks_only_the_jobs_that_have_this_scope(seed: Seed) -> None:
     seed.cap("tenant", 1)
     for n in range(50):
         seed.enqueue(seed.job(f"a-{n:02}", scopes=["tenant=a"]))

@@ -77,7 +77,9 @@ def test_the_cost_of_a_claim_does_not_grow_with_blocked_jobs(seed: Seed, waiting
 
 
 @pytest.mark.damaged
-def test_the_first_and_the_last_completion_in_a_queue_cost_the_same(seed: Seed) -> None:
+def test_the_first_and_the_last_completion_in_a_queue_take_the_same_number_of_redis_calls(
+    seed: Seed,
+) -> None:
     """The task has a cap of 10, and each of 200 tenants has a cap of 1. Each step settles one job and claims the
     next."""
     tenants, jobs, tenths, draw = 200, 3_000, 10, Random(7)
@@ -129,7 +131,7 @@ def test_the_cost_of_changing_a_family_cap_does_not_grow_with_waiting_lanes(seed
     [("plain", ()), ("one_cap", ("task=t",)), ("two_caps", ("task=t", "tenant=a"))],
 )
 @pytest.mark.parametrize("size", [1, 100])
-def test_the_redis_calls_in_the_life_of_a_job_are_within_the_budget(
+def test_the_redis_calls_from_the_enqueue_to_the_end_of_a_job_are_within_the_budget(
     seed: Seed, name: str, scopes: tuple[str, ...], size: int
 ) -> None:
     """Counts enqueue, claim and complete together, for one job and for 100 jobs in the same three calls."""

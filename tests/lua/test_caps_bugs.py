@@ -82,7 +82,7 @@ def test_a_cap_of_n_admits_n_jobs(seed: Seed, cap: int, scope: str, limit: int) 
     assert most_running(seed.entries()) == cap
 
 
-def test_a_job_that_one_scope_refuses_holds_no_place_in_its_other_scopes(seed: Seed) -> None:
+def test_a_job_that_one_full_cap_refuses_holds_no_place_in_its_other_caps(seed: Seed) -> None:
     """The bug: one scope of a job refused it. The job still held a place in its other scope, until a timeout."""
     seed.cap("task=t", 2)
     seed.cap("tenant", 1)
@@ -97,7 +97,9 @@ def test_a_job_that_one_scope_refuses_holds_no_place_in_its_other_scopes(seed: S
     assert ids(seed.claim()) == ["y-1"]
 
 
-def test_the_rollback_of_a_claim_frees_all_its_places_at_once(seed: Seed) -> None:
+def test_the_rollback_of_a_claim_at_once_frees_all_places_in_caps_that_the_claim_held(
+    seed: Seed,
+) -> None:
     """The bug: a claim that was rolled back counted as a holder until its lease ended."""
     seed.cap("task=t", 1)
     seed.cap("tenant", 1)
@@ -141,7 +143,7 @@ def test_a_rolled_back_job_keeps_its_attempts_and_its_place_in_line(seed: Seed) 
     assert ids(seed.claim()) == ["first"]
 
 
-def test_one_of_two_concurrent_claims_takes_a_place_that_both_try_to_take(
+def test_one_of_two_concurrent_claims_takes_a_place_in_a_cap_that_both_claims_try_to_take(
     redis_url: str,
 ) -> None:
     """The bug: each of two claims took a scope that the other one needed. Both gave up, and a free place stayed
@@ -161,7 +163,9 @@ def test_one_of_two_concurrent_claims_takes_a_place_that_both_try_to_take(
         assert unproved(one.entries()) == []
 
 
-def test_a_job_enqueued_while_a_place_is_released_wakes_a_worker(redis_url: str) -> None:
+def test_a_job_that_is_enqueued_while_a_place_in_a_cap_becomes_free_wakes_a_worker(
+    redis_url: str,
+) -> None:
     """The bug: if the last holder of a place ended at the wrong moment, no worker was woken for minutes.
 
     At this moment a worker had found the scope full, and had not yet begun to wait for a token.
@@ -181,7 +185,9 @@ def test_a_job_enqueued_while_a_place_is_released_wakes_a_worker(redis_url: str)
 
 
 @pytest.mark.parametrize("how", ["complete", "fail", "rollback"])
-def test_a_stale_settlement_frees_no_place(seed: Seed, how: str) -> None:
+def test_a_settlement_by_a_worker_without_the_claim_frees_no_place_in_a_cap(
+    seed: Seed, how: str
+) -> None:
     """The bug: a worker whose lease had expired freed a place at each report of its job. So a cap of 1 admitted eleven
     jobs."""
     seed.cap("task=t", 1)
@@ -202,7 +208,7 @@ def test_a_stale_settlement_frees_no_place(seed: Seed, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["complete", "fail", "rollback"])
-def test_a_claim_that_is_settled_twice_frees_one_place(seed: Seed, how: str) -> None:
+def test_a_claim_that_is_settled_twice_frees_one_place_in_a_cap(seed: Seed, how: str) -> None:
     """The bug: each settlement of the same claim increased a counter of free places."""
     seed.cap("task=t", 1)
     seed.enqueue(*(f"j-{n}" for n in range(4)), scopes=["task=t"])
@@ -249,7 +255,9 @@ def test_a_place_in_a_cap_is_held_until_a_script_ends_the_claim(seed: Seed) -> N
 # What went wrong here.
 
 
-def test_an_id_can_be_discarded_and_then_enqueued_in_one_call(seed: Seed) -> None:
+def test_one_call_can_discard_a_job_and_then_enqueue_another_job_with_the_same_id(
+    seed: Seed,
+) -> None:
     """The bug: the log had the enqueue before the discard. So the log said that the running job was gone."""
     seed.cap("task=t", 0)
     full = full_rules([("discard", "task=t")])
@@ -262,7 +270,9 @@ def test_an_id_can_be_discarded_and_then_enqueued_in_one_call(seed: Seed) -> Non
     assert (told.ids, told.discarded) == (("j",), (("j", "task=t"),))
 
 
-def test_a_claim_takes_both_jobs_of_a_lane_though_each_of_them_empties_the_lane(seed: Seed) -> None:
+def test_one_claim_takes_two_jobs_of_a_lane_though_the_lane_is_empty_between_them(
+    seed: Seed,
+) -> None:
     """The bug: a claim emptied a lane, filled it and emptied it again. The lane was then wrongly blocked.
 
     Its job waited although its scopes had room, and no later call would have opened the lane (I10).
@@ -339,7 +349,7 @@ def test_a_raised_rate_applies_at_once_to_a_job_that_waits_for_a_full_cap(seed: 
     assert ids(seed.claim()) == ["third"]
 
 
-def test_counting_the_jobs_of_a_scope_for_a_rule_to_discard_does_not_fill_other_scopes(
+def test_a_rule_that_discards_jobs_above_a_cap_counts_only_the_jobs_of_its_own_scope(
     seed: Seed,
 ) -> None:
     """The bug: a rule to discard jobs counted the jobs of one scope. The count was then used for all scopes of the
@@ -354,7 +364,7 @@ def test_counting_the_jobs_of_a_scope_for_a_rule_to_discard_does_not_fill_other_
     assert ids(seed.claim()) == ["c"]
 
 
-def test_places_that_a_call_frees_can_be_taken_in_the_same_call(
+def test_places_in_a_cap_that_a_call_frees_can_be_taken_in_the_same_call(
     seed: Seed,
 ) -> None:
     """The bug: the jobs of expired leases still counted as holders when their call checked their scopes."""
@@ -367,7 +377,7 @@ def test_places_that_a_call_frees_can_be_taken_in_the_same_call(
 
 
 @pytest.mark.parametrize("how", ["cancel", "restore"])
-def test_a_lane_that_is_opened_and_emptied_in_one_call_opens_the_next_lane(
+def test_if_one_call_opens_and_empties_a_lane_the_next_lane_of_the_same_scope_opens(
     seed: Seed, how: str
 ) -> None:
     """The bug: one call emptied two lanes of a scope, and did not open the third lane.

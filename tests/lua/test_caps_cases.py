@@ -21,7 +21,7 @@ def expect(seed: Seed, job_id: str) -> None:
     seed.assert_consistent()
 
 
-def test_a_lane_opens_when_a_place_in_its_scope_becomes_free(seed: Seed) -> None:
+def test_a_blocked_lane_opens_when_a_place_under_its_cap_becomes_free(seed: Seed) -> None:
     seed.cap("tenant", 1)
     seed.enqueue("first", "next", scopes=["tenant=x"])
     (first,) = seed.claim().jobs
@@ -33,7 +33,7 @@ def test_a_lane_opens_when_a_place_in_its_scope_becomes_free(seed: Seed) -> None
 
 
 @pytest.mark.parametrize("scope", ["tenant", "tenant=x"])
-def test_a_lane_opens_when_its_limit_is_raised(seed: Seed, scope: str) -> None:
+def test_a_blocked_lane_opens_when_its_cap_is_raised(seed: Seed, scope: str) -> None:
     seed.cap("tenant", 1)
     seed.enqueue("first", "next", scopes=["tenant=x"])
     seed.claim()
@@ -44,7 +44,7 @@ def test_a_lane_opens_when_its_limit_is_raised(seed: Seed, scope: str) -> None:
     expect(seed, "next")
 
 
-def test_a_lane_opens_when_its_rate_admits_jobs_again(seed: Seed) -> None:
+def test_a_blocked_lane_opens_when_its_rate_admits_jobs_again(seed: Seed) -> None:
     seed.cap("tenant@10s", "1/10000ms/1")
     seed.enqueue("first", "next", scopes=["tenant@10s=x"])
     seed.claim()
@@ -90,7 +90,9 @@ def test_a_raised_rate_admits_the_next_job_after_the_new_interval(seed: Seed) ->
     expect(seed, "next")
 
 
-def test_the_next_lane_opens_if_another_scope_of_the_lane_before_it_is_full(seed: Seed) -> None:
+def test_a_free_place_goes_to_the_next_lane_if_another_full_scope_blocks_the_lane_before_it(
+    seed: Seed,
+) -> None:
     """A place under the task's cap is free. The lane of tenant x comes first, but the cap of tenant x is full. So the
     job of tenant y gets the place."""
     seed.cap("task=t", 1)
@@ -107,7 +109,7 @@ def test_the_next_lane_opens_if_another_scope_of_the_lane_before_it_is_full(seed
     expect(seed, "y-1")
 
 
-def test_a_lane_opens_when_the_lane_before_it_is_emptied(seed: Seed) -> None:
+def test_a_blocked_lane_opens_when_the_lane_before_it_is_emptied(seed: Seed) -> None:
     """The free place is offered to a job that is cancelled before a worker claims it."""
     seed.cap("task=t", 1)
     for job_id, tenant in [("w-1", "w"), ("x-1", "x"), ("y-1", "y")]:

@@ -199,7 +199,7 @@ def test_enqueue_refuses_invalid_costs(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("limit", [(7, 100, 5), (90_000, 60_000, 90_000)])
-def test_claims_under_a_rate_begin_at_the_same_millisecond_as_in_a_naive_bucket(
+def test_claims_under_a_rate_begin_at_the_same_millisecond_as_with_a_naive_token_bucket(
     seed: Seed, limit: tuple[int, int, int]
 ) -> None:
     most, window_ms, burst = limit
@@ -283,7 +283,7 @@ def test_a_malformed_correction_of_costs_is_refused(seed: Seed, told: str) -> No
         seed.spend(claim, told=told)
 
 
-def test_claims_after_corrected_costs_begin_at_the_same_millisecond_as_in_a_naive_bucket(
+def test_claims_after_corrected_costs_begin_at_the_same_millisecond_as_with_a_naive_token_bucket(
     seed: Seed,
 ) -> None:
     limit = (90, 1_000, 60)

@@ -254,7 +254,9 @@ KIND = [2, 0, "task=t", '"t","normal",5,3,"', ""]
         json.dumps([KIND, KIND[:4]]),
     ],
 )  # fmt: skip
-def test_invalid_kinds_of_jobs_are_refused(seed: Seed, wrong: str) -> None:
+def test_an_enqueue_call_with_invalid_common_fields_of_its_jobs_is_refused(
+    seed: Seed, wrong: str
+) -> None:
     scene = SCENES["enqueue"](seed)
     call = Scene("enqueue", {**scene.args, "kinds": wrong}, scene.each)
 
@@ -264,7 +266,9 @@ def test_invalid_kinds_of_jobs_are_refused(seed: Seed, wrong: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["0", "99", "", "x"])
-def test_a_kind_number_outside_the_call_is_refused(seed: Seed, place: str) -> None:
+def test_a_job_that_refers_to_common_fields_that_the_call_lacks_is_refused(
+    seed: Seed, place: str
+) -> None:
     scene = SCENES["enqueue"](seed)
     record = list(scene.each[0])
     record[1] = place
@@ -300,7 +304,7 @@ def test_an_unknown_mode_of_attach_is_refused(seed: Seed) -> None:
     assert reply == ["refused", "arguments", "mode"]
 
 
-def test_a_trim_removes_no_entry_if_redis_has_forgotten_the_anchor_of_the_trim(seed: Seed) -> None:
+def test_a_trim_removes_no_entry_if_redis_has_lost_the_last_mirrored_entry(seed: Seed) -> None:
     """The anchor is the last entry that the mirror has committed. It shows the mirror whether Redis has another
     history."""
     scene = SCENES["trim"](seed)
@@ -336,7 +340,7 @@ def lose_everything(seed: Seed) -> None:
 @pytest.mark.parametrize("lose", [lose_replid, lose_meta, lose_outbox, lose_everything])
 @pytest.mark.parametrize("name", [n for n in SCENES if not n.startswith("handshake")])
 @pytest.mark.slow
-def test_a_call_that_was_made_for_another_history_of_the_server_changes_nothing(
+def test_a_call_that_a_client_prepared_before_redis_lost_data_changes_nothing(
     seed: Seed, name: str, lose: Callable[[Seed], None]
 ) -> None:
     scene = SCENES[name](seed)

@@ -91,7 +91,7 @@ def test_a_claim_stops_at_its_limit_and_the_next_claim_takes_the_following_jobs(
     assert taken == names
 
 
-def test_a_claim_takes_plain_jobs_and_jobs_of_two_lanes_in_the_order_of_their_ages(
+def test_a_claim_takes_jobs_without_caps_and_jobs_of_two_lanes_in_the_order_of_their_ages(
     seed: Seed,
 ) -> None:
     seed.cap("tenant", 1_000)

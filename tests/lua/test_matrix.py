@@ -465,7 +465,7 @@ def other(seed: Seed, redis_url: str) -> Iterator[Seed]:
 
 
 @pytest.mark.parametrize("each", STANDS, ids=lambda each: each.name)
-def test_each_call_makes_exactly_the_transitions_of_the_table(
+def test_each_call_makes_exactly_the_state_transitions_that_the_table_lists(
     seed: Seed, other: Seed, listener: Listener, each: Stand
 ) -> None:
     """Checks the transitions, and that waiting clients get exactly one message about each end."""
@@ -582,7 +582,9 @@ def assert_nothing_moved(
     assert changes == {}
 
 
-def test_the_test_makes_every_transition_and_has_a_condition_for_each() -> None:
+def test_the_test_of_transitions_makes_every_transition_of_the_table_and_has_a_condition_for_each() -> (
+    None
+):
     """A guard is the condition of a transition in this module."""
     drawn = {
         arrow(t)

@@ -131,14 +131,16 @@ def second(start: Callable[..., Node], first: Node) -> Node:
     return node
 
 
-def test_a_promoted_replica_has_another_history_than_its_old_primary(second: Node) -> None:
+def test_a_promoted_replica_refuses_calls_until_a_handshake_has_begun_a_new_epoch(
+    second: Node,
+) -> None:
     second.promote()
 
     assert (second.enqueue(), second.claim()) == ("epoch", ["epoch"])
     assert (second.handshake(), second.enqueue()) == ("replid_changed", "ok")
 
 
-def test_an_old_primary_that_wrote_after_a_failover_has_another_history(
+def test_an_old_primary_that_accepted_writes_after_a_failover_begins_a_new_epoch_once_it_is_primary_again(
     first: Node, second: Node
 ) -> None:
     """The clients of the old primary did not learn of the failover. Their writes are lost when it follows the new
@@ -154,7 +156,7 @@ def test_an_old_primary_that_wrote_after_a_failover_has_another_history(
     assert (first.handshake(), first.enqueue()) == ("replid_changed", "ok")
 
 
-def test_an_old_primary_that_follows_the_new_primary_has_another_history_afterwards(
+def test_an_old_primary_that_followed_the_new_primary_begins_a_new_epoch_once_it_is_primary_again(
     first: Node, second: Node
 ) -> None:
     """The old primary wrote nothing after the failover. It gets only the later changes, and its functions remember old
@@ -171,7 +173,7 @@ def test_an_old_primary_that_follows_the_new_primary_has_another_history_afterwa
     assert (first.handshake(), first.enqueue()) == ("replid_changed", "ok")
 
 
-def test_a_former_primary_that_returns_has_another_history_within_a_second_even_without_new_writes(
+def test_a_former_primary_that_returns_without_new_writes_begins_a_new_epoch_within_a_second(
     first: Node, second: Node
 ) -> None:
     """No client wrote after the failover, so no data are lost. But the server looks like one that has lost data."""
@@ -188,7 +190,7 @@ def test_a_former_primary_that_returns_has_another_history_within_a_second_even_
     )
 
 
-def test_a_server_that_was_restarted_from_old_files_has_another_history(
+def test_a_server_that_was_restarted_from_old_files_refuses_calls_until_it_has_begun_a_new_epoch(
     start: Callable[..., Node],
 ) -> None:
     node = start(save="3600 1")
@@ -233,14 +235,18 @@ def test_reloading_functions_makes_them_forget_a_queue_but_flushing_scripts_does
     assert first.enqueue() == expected
 
 
-def test_a_lost_outbox_is_noticed_at_the_first_event(first: Node) -> None:
+def test_the_loss_of_the_outbox_is_noticed_at_the_next_call_that_appends_an_event(
+    first: Node,
+) -> None:
     first.control.delete(KEYS("outbox"))
 
     assert (first.enqueue(), first.control.exists(KEYS("outbox"))) == ("epoch", 0)
     assert (first.handshake(), first.enqueue()) == ("outbox_lost", "ok")
 
 
-def test_a_fact_that_was_written_by_hand_is_noticed_within_a_second(first: Node) -> None:
+def test_a_setting_that_was_written_into_redis_by_hand_is_noticed_within_a_second(
+    first: Node,
+) -> None:
     first.control.hset(KEYS("meta"), "paused", 1)
     first.set_clock(START_MS + 1_000)
     first.enqueue()
@@ -312,7 +318,7 @@ def test_a_dead_job_is_pruned_within_a_tenth_of_a_second_after_its_retention(see
 # The first replica.
 
 
-def test_the_first_replica_of_a_server_begins_no_epoch(
+def test_attaching_the_first_replica_to_a_server_begins_no_epoch(
     start: Callable[..., Node], first: Node
 ) -> None:
     """Redis then gives the same history a new name. No data are lost."""
@@ -327,7 +333,7 @@ def test_the_first_replica_of_a_server_begins_no_epoch(
     assert facts[1] != replid == first.info()["master_replid"]
 
 
-def test_a_script_under_evalsha_begins_an_epoch_at_the_first_replica(
+def test_under_evalsha_attaching_the_first_replica_to_a_server_begins_an_epoch(
     start: Callable[..., Node],
 ) -> None:
     """A script remembers nothing between calls. So it cannot distinguish the first replica from a loss of data."""
@@ -344,7 +350,7 @@ def test_a_script_under_evalsha_begins_an_epoch_at_the_first_replica(
     assert (node.enqueue(), node.handshake(), node.enqueue()) == ("epoch", "replid_changed", "ok")
 
 
-def test_reloaded_functions_begin_an_epoch_at_the_first_replica(
+def test_after_functions_were_reloaded_attaching_the_first_replica_to_a_server_begins_an_epoch(
     start: Callable[..., Node], first: Node
 ) -> None:
     first.send("FUNCTION", "FLUSH")
@@ -353,7 +359,7 @@ def test_reloaded_functions_begin_an_epoch_at_the_first_replica(
     assert (first.enqueue(), first.handshake()) == ("epoch", "replid_changed")
 
 
-def test_the_first_replica_of_a_promoted_server_begins_no_second_epoch(
+def test_attaching_the_first_replica_to_a_promoted_server_begins_no_second_epoch(
     start: Callable[..., Node], first: Node, second: Node
 ) -> None:
     """The promotion has begun an epoch. No data are lost when a third server then follows the promoted one."""

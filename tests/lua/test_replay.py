@@ -490,7 +490,7 @@ def assert_fully_consistent(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("at", range(7))
-def test_a_turn_that_is_repeated_after_some_replies_arrived_has_the_same_answer_and_effect(
+def test_a_worker_call_that_is_repeated_after_some_replies_arrived_has_the_same_answer_and_effect(
     lossy: LossySeed, at: int
 ) -> None:
     """The connection breaks after some of the replies have arrived."""
@@ -500,7 +500,7 @@ def test_a_turn_that_is_repeated_after_some_replies_arrived_has_the_same_answer_
 
 
 @pytest.mark.parametrize("at", range(7))
-def test_a_turn_is_carried_out_once_though_the_scripts_are_flushed_halfway(
+def test_the_script_turn_is_carried_out_once_though_the_scripts_are_flushed_halfway(
     lossy: LossySeed, at: int
 ) -> None:
     """The calls after the flush are carried out later, and still in their order."""

@@ -83,7 +83,9 @@ def test_a_dead_job_is_restored_as_dead_and_can_be_requeued(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "in a lane", "scheduled", "dead"])
-def test_a_restore_removes_a_revived_job_and_all_its_index_entries(seed: Seed, kind: str) -> None:
+def test_a_restore_removes_an_ended_job_that_an_old_snapshot_brought_back_and_all_its_index_entries(
+    seed: Seed, kind: str
+) -> None:
     if kind == "dead":
         seed.dead("a")
     else:
@@ -103,7 +105,9 @@ def test_a_restore_removes_a_revived_job_and_all_its_index_entries(seed: Seed, k
     assert entry.jobs[0].fields == {"id": "a", "reason": "succeeded"}
 
 
-def test_a_revived_job_that_has_changed_meanwhile_is_not_removed(seed: Seed) -> None:
+def test_a_restore_does_not_remove_a_job_that_an_old_snapshot_brought_back_and_that_changed_meanwhile(
+    seed: Seed,
+) -> None:
     """The caller has read an older state of the job. The answer says that it has changed."""
     seed.enqueue("a", "b")
     record = seed.revived("a")
@@ -128,7 +132,7 @@ def test_a_lost_job_gets_a_baseline_event_in_the_log_before_its_restored_event(
     assert fold_all(seed.entries())[1] == []
 
 
-def test_a_restore_that_does_not_name_the_last_restore_is_refused(seed: Seed) -> None:
+def test_a_restore_call_that_does_not_name_the_last_restore_is_refused(seed: Seed) -> None:
     seed.enqueue("other")
     seed.restore(seed.lost("a"))
     last = seed.meta("restored")

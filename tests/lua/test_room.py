@@ -30,7 +30,7 @@ def with_another_function() -> Variant:
     )  # fmt: skip
 
 
-def test_every_script_still_loads_if_one_more_function_is_included(seed: Seed) -> None:
+def test_every_script_is_small_enough_to_include_one_more_lua_function(seed: Seed) -> None:
     control: Any = seed.control
     variant = with_another_function()
     for name in script.names():

@@ -19,7 +19,7 @@ def events(seed: Seed, since: int) -> list[str]:
 
 
 @pytest.mark.parametrize("scope", ["task=t", "tenant=x", "queue"])
-def test_the_claim_of_a_turn_takes_the_place_in_a_cap_that_the_reported_success_frees(
+def test_the_script_turn_claims_a_job_for_the_place_in_a_cap_that_the_reported_success_frees(
     seed: Seed, scope: str
 ) -> None:
     """The worker has one place, under a cap of 1. It need not wait for the wake token of its own report."""
@@ -37,7 +37,9 @@ def test_the_claim_of_a_turn_takes_the_place_in_a_cap_that_the_reported_success_
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_success_reported_after_the_lease_has_expired_is_accepted(seed: Seed, size: int) -> None:
+def test_a_success_that_is_reported_after_the_lease_has_expired_is_accepted(
+    seed: Seed, size: int
+) -> None:
     """The success is not refused as stale, so the job does not run again."""
     names = [f"j-{n}" for n in range(size)]
     held = [seed.running(name) for name in names]
@@ -50,7 +52,9 @@ def test_a_success_reported_after_the_lease_has_expired_is_accepted(seed: Seed, 
         assert events_of(seed.entries(), name) == ["enqueued", "claimed", "succeeded"]
 
 
-def test_each_claim_that_ends_in_a_turn_frees_one_place_of_the_queues_cap(seed: Seed) -> None:
+def test_each_claim_that_the_script_turn_ends_frees_one_place_in_the_cap_of_the_queue(
+    seed: Seed,
+) -> None:
     """One claim ends by a late success, and one because its lease has expired. The turn then claims two jobs."""
     seed.cap("queue", 3)
     reported, lost, kept = map(seed.running, ("reported", "lost", "kept"))
@@ -67,7 +71,7 @@ def test_each_claim_that_ends_in_a_turn_frees_one_place_of_the_queues_cap(seed: 
     assert lost.fence != turned.jobs[0].fence
 
 
-def test_a_turn_with_refused_reports_still_claims(seed: Seed) -> None:
+def test_the_script_turn_claims_jobs_though_the_reports_in_the_call_are_refused(seed: Seed) -> None:
     held = seed.running("a")
     seed.complete(held)
     stale = seed.running("b")
@@ -80,7 +84,7 @@ def test_a_turn_with_refused_reports_still_claims(seed: Seed) -> None:
     assert (seed.state("b") or "").startswith("running")
 
 
-def test_a_job_reported_twice_in_a_turn_succeeds_once(seed: Seed) -> None:
+def test_a_job_that_one_call_of_the_script_turn_reports_twice_succeeds_once(seed: Seed) -> None:
     seed.cap("task=t", 2)
     held = seed.running("a", scopes=["task=t"])
     seed.enqueue(*(seed.job(f"j-{n}", scopes=["task=t"]) for n in range(5)))
@@ -94,7 +98,7 @@ def test_a_job_reported_twice_in_a_turn_succeeds_once(seed: Seed) -> None:
     ]  # fmt: skip
 
 
-def test_a_turn_on_a_paused_queue_settles_jobs_but_claims_none(seed: Seed) -> None:
+def test_on_a_paused_queue_the_script_turn_settles_jobs_but_claims_none(seed: Seed) -> None:
     held = seed.running("a")
     seed.enqueue("b")
     seed.configure(paused=1)
@@ -105,7 +109,7 @@ def test_a_turn_on_a_paused_queue_settles_jobs_but_claims_none(seed: Seed) -> No
     assert events_of(seed.entries(), "a")[-1] == "succeeded"
 
 
-def test_a_turn_with_limit_0_wakes_a_worker_for_waiting_jobs(seed: Seed) -> None:
+def test_the_script_turn_with_limit_0_wakes_a_worker_for_waiting_jobs(seed: Seed) -> None:
     held = seed.running("a")
     seed.enqueue("b")
     seed.take_token()
@@ -137,7 +141,7 @@ def test_the_answer_to_a_claim_has_all_fields_that_a_worker_needs(seed: Seed) ->
 
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.damaged
-def test_a_turn_without_a_claim_fails_before_its_first_event_if_the_redis_key_jobs_has_a_wrong_type(
+def test_the_script_turn_without_a_claim_writes_no_event_if_the_redis_key_jobs_has_a_wrong_type(
     seed: Seed, size: int
 ) -> None:
     """This turn does not read `jobs`. So it must check the key's type before its first event."""

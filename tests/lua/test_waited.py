@@ -17,7 +17,9 @@ def waited(seed: Seed) -> dict[str, float | None]:
     return {claim.id: claim.waited_s for claim in seed.claim().jobs}
 
 
-def test_a_first_claim_returns_how_long_each_plain_job_waited(seed: Seed) -> None:
+def test_a_first_claim_returns_how_long_each_job_without_a_state_line_has_waited(
+    seed: Seed,
+) -> None:
     seed.enqueue("early")
     seed.advance(2_500)
     seed.enqueue("late")

@@ -118,7 +118,7 @@ def test_reading_a_table_of_counts_with_random_bytes_raises_no_error() -> None:
     assert exposition(WorkerCollector(totals))
 
 
-def test_the_turns_of_an_ended_process_stay_counted() -> None:
+def test_exchanges_with_redis_stay_counted_after_their_process_has_ended() -> None:
     totals, table = FlowTotals(), FlowTable()
     totals.join(0, table)
     table.turned(0.5)

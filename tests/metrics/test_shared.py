@@ -14,7 +14,9 @@ from tests.kit.servers import free_port
 from tests.kit.transports import LossyTransport
 
 
-def test_fifty_viewers_cost_as_many_calls_as_one_viewer(valkey_url: str) -> None:
+def test_fifty_viewers_of_the_web_page_cause_as_many_redis_calls_as_one_viewer(
+    valkey_url: str,
+) -> None:
     transport, clock = LossyTransport(valkey_url), [0.0]
     with Seed(valkey_url, real_clock=True) as seed:
         seed.enqueue("a")

@@ -45,7 +45,7 @@ def enqueue(app: App, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_totals_of_a_supervisor_are_exact_after_workers_end_and_never_fall(
+def test_the_metric_totals_of_a_supervisor_never_fall_and_are_exact_after_workers_have_ended(
     valkey_url: str, witness: crew.Witness, tmp_path: Path
 ) -> None:
     port, audit = free_port(), str(tmp_path / "audit.db")

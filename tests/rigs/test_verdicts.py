@@ -42,7 +42,9 @@ def test_an_outage_run_with_one_bad_figure_is_reported_as_one_problem(
         {"acked_s": 10.1}, {"again_s": 10.1}, {"lost": 1},
     ],
 )  # fmt: skip
-def test_a_strike_run_with_one_bad_figure_is_reported_as_a_problem(fault: dict[str, Any]) -> None:
+def test_a_run_that_strikes_one_shard_is_reported_as_a_problem_if_one_of_its_figures_is_bad(
+    fault: dict[str, Any],
+) -> None:
     assert shards.problems([STRIKE]) == []
     assert len(shards.problems([STRIKE, replace(STRIKE, **fault)])) == 1
 

@@ -321,7 +321,7 @@ def test_an_invalid_url_is_refused_when_it_is_used() -> None:
         App("http://localhost").client  # noqa: B018 - made on first access
 
 
-def test_declared_settings_are_in_milliseconds(app: App) -> None:
+def test_settings_that_an_app_declares_are_converted_to_milliseconds(app: App) -> None:
     app.queue("mail", lease=5)
     app.queue("mail", dead_retention=timedelta(days=1))
 

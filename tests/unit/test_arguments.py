@@ -351,7 +351,7 @@ def test_enqueue_by_name_encodes_untyped_arguments_as_json(values: dict[str, Any
     assert json.loads(dump_untyped("task", values)) == values
 
 
-def test_a_task_reads_the_arguments_of_a_producer_without_the_code() -> None:
+def test_a_task_reads_arguments_that_a_producer_without_the_code_has_sent() -> None:
     """JSON lacks some types. Producers encode these types in the same way with and without the task's code."""
     dumped = dump_untyped(
         "everything", {**EVERYTHING, "points": [{"x": 1.5, "y": -2, "label": ""}]}

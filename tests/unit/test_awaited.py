@@ -32,7 +32,7 @@ def looks(deadline: float, until: float = 1e9) -> tuple[list[float], list[Told]]
     return times, told
 
 
-def test_polls_of_a_job_become_rarer_but_continue() -> None:
+def test_polls_of_an_awaited_job_become_rarer_but_continue() -> None:
     times, told = looks(1e6, until=10.0)
 
     pauses = [b - a for a, b in itertools.pairwise(times)]
@@ -41,7 +41,7 @@ def test_polls_of_a_job_become_rarer_but_continue() -> None:
     assert [] == told
 
 
-def test_the_last_poll_is_at_the_timeout() -> None:
+def test_an_awaited_job_is_polled_for_the_last_time_at_the_timeout_of_its_wait() -> None:
     """Otherwise the wait would miss an end that comes after its regular polls and before the timeout."""
     times, told = looks(0.777)
 
@@ -49,7 +49,7 @@ def test_the_last_poll_is_at_the_timeout() -> None:
     assert [Nothing.ALIVE] == told
 
 
-def test_a_poll_that_began_before_the_timeout_is_not_the_last_poll() -> None:
+def test_a_poll_that_began_before_the_timeout_of_a_wait_is_not_the_last_poll() -> None:
     told: list[Told] = []
     waits = Waits()
     waits.add(JobWait("q", "a", 1.0, told.append), 0.0)
@@ -60,7 +60,7 @@ def test_a_poll_that_began_before_the_timeout_is_not_the_last_poll() -> None:
     assert [] == told
 
 
-def test_due_jobs_are_polled_together_by_queue() -> None:
+def test_awaited_jobs_of_a_queue_whose_polls_are_due_are_polled_together() -> None:
     waits = Waits()
     for n in range(10):
         waits.add(JobWait("ab"[n % 2], str(n), 9.0, lambda _: None), n / 1000)
@@ -106,7 +106,7 @@ def test_a_wait_that_times_out_raises_the_error_of_its_last_poll() -> None:
     assert [trouble] == told
 
 
-def test_many_due_jobs_are_polled_in_chunks() -> None:
+def test_many_awaited_jobs_whose_polls_are_due_are_polled_in_chunks() -> None:
     """There are enough jobs for three chunks. A wait whose time is over ends with the poll of its own chunk."""
     waits = Waits()
     for n in range(2 * TOGETHER_MAX + 1):
@@ -127,7 +127,7 @@ def hearing(*ids: str) -> tuple[Waits, list[JobWait], object]:
     return waits, found, subscription
 
 
-def test_a_job_with_a_subscription_is_polled_rarely() -> None:
+def test_an_awaited_job_is_polled_rarely_while_a_subscription_covers_its_queue() -> None:
     waits, (first, *_), subscription = hearing("a")
     times = []
     while (at := waits.next_at()) is not None and at < 90.0:
@@ -159,7 +159,7 @@ def test_waits_that_began_at_different_times_share_polls() -> None:
     assert calls <= 20 / (HEARD_S[-1] / GRAINS) + 1
 
 
-def test_a_job_that_a_message_names_is_polled_at_once() -> None:
+def test_an_awaited_job_is_polled_at_once_when_a_message_names_the_job() -> None:
     waits, (a, b), _ = hearing("a", "b")
     waits.told("other", ["a"], 0.1)
     waits.told("q", ["b", "unknown"], 0.1)
@@ -191,7 +191,7 @@ def test_a_message_that_arrives_during_the_poll_of_its_job_is_not_lost() -> None
     assert {"q": [wait]} == waits.due(1.1)
 
 
-def test_only_queues_with_a_live_wait_are_listed() -> None:
+def test_the_queues_of_waits_that_have_ended_are_not_listed() -> None:
     waits, (a, b), subscription = hearing("a", "b")
     waits.looked(a, Gone("a"), 1.0, 1.0, subscription)
     one_left = waits.queues()

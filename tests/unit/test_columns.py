@@ -21,7 +21,7 @@ def test_columns_of_a_table_are_dropped_in_order_until_the_rest_fits() -> None:
     assert titles(3, "ready") == ["queue", ""]
 
 
-def test_spare_width_goes_first_to_the_column_that_needs_least_to_be_complete() -> None:
+def test_spare_width_goes_first_to_the_column_that_needs_the_least_width_to_be_complete() -> None:
     assert widths([NAME, NUMBER, NOTES], 33) == [7, 9, 9]
     assert widths([NAME, NUMBER, NOTES], 40) == [7, 9, 16]
     assert widths([NAME, NUMBER, NOTES], 400) == [7, 9, 23]

@@ -51,7 +51,7 @@ def test_a_thread_that_copies_the_context_sees_the_current_job() -> None:
     assert seen == ["a"]
 
 
-def test_a_handler_learns_the_first_reason_why_it_should_stop() -> None:
+def test_a_handler_that_should_stop_learns_the_first_reason_for_the_stop() -> None:
     with testing.job_running() as job:
         job.raise_if_cancelled()
         assert not job.wait_cancelled(0)

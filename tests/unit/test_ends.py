@@ -68,7 +68,7 @@ def test_a_pruned_job_is_reported_as_ended_when_it_died_and_not_when_it_was_prun
     assert (end.since_ms, end.died_of, end.until_ms) == (3, "final", 54)
 
 
-def test_missing_entries_in_the_log_make_the_ends_of_all_jobs_unknown() -> None:
+def test_if_entries_of_the_outbox_are_missing_the_ends_of_all_jobs_are_unknown() -> None:
     lives = ended()
     lives.miss()
 

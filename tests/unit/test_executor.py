@@ -239,7 +239,7 @@ async def test_the_timeout_ends_a_handler_that_waits_in_its_first_step() -> None
     [(None, ("retry", "failed")), (JobCancelled(), ("final", "cancelled"))],
     ids=["timeout", "cancelled"],
 )
-async def test_a_handler_that_ignores_its_cancellation_keeps_its_place_but_loses_its_claim(
+async def test_a_handler_that_ignores_its_cancellation_occupies_a_place_of_the_worker_but_loses_its_claim(
     monkeypatch: pytest.MonkeyPatch, why: JobCancelled | None, expected: tuple[str, str]
 ) -> None:
     """The worker settles the claim soon, although the handler still runs. So the log does not count a lost worker.
@@ -322,7 +322,7 @@ async def test_a_handler_may_call_itself_and_other_tasks() -> None:
     assert depth == ["j0"] * 5
 
 
-async def test_a_job_is_given_back_if_its_thread_cannot_be_started(
+async def test_a_job_is_given_back_to_its_queue_if_its_thread_cannot_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def handler() -> None:

@@ -25,7 +25,7 @@ from rq_core.model.table.machine import TRANSITIONS, Event, Transition
 NAMES = [field.name for field in FIELDS]
 
 
-def test_each_field_has_one_name_and_one_position() -> None:
+def test_each_field_of_a_job_has_one_name_and_one_position() -> None:
     assert len(set(NAMES)) == len(NAMES)
     assert list(STATE_FIELDS) == [field.line for field in FIELDS if field.line]
 

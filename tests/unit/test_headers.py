@@ -190,7 +190,7 @@ def test_a_contradictory_header_is_refused(
         build_script(built)
 
 
-def test_a_script_has_the_keys_of_its_includes(edit: Edit) -> None:
+def test_a_script_has_the_redis_keys_of_the_lua_files_that_it_includes(edit: Edit) -> None:
     """A key that an include needs is thus named in one file only."""
     assert build_script("trim").keys == ("meta", "wake", "outbox")
     edit("include/call/wake.lua", "Keys: wake", "Keys: wake leases")
@@ -199,7 +199,9 @@ def test_a_script_has_the_keys_of_its_includes(edit: Edit) -> None:
     assert build_script("trim").keys == ("meta", "leases", "wake", "outbox")
 
 
-def test_two_lua_parts_with_keys_cannot_depend_on_the_same_fact(edit: Edit) -> None:
+def test_two_lua_files_with_optional_redis_keys_cannot_depend_on_the_same_fact_about_a_queue(
+    edit: Edit,
+) -> None:
     edit("include/waiting/deadline.lua", "Fact: ties\n", "Fact: remembers\nWith: waiting\n")
     headers.forget()
 
@@ -207,7 +209,9 @@ def test_two_lua_parts_with_keys_cannot_depend_on_the_same_fact(edit: Edit) -> N
         build_script("turn")
 
 
-def test_a_lua_part_with_keys_on_demand_must_name_a_fact(edit: Edit) -> None:
+def test_a_lua_file_with_optional_redis_keys_must_name_the_fact_about_a_queue_that_requires_the_keys(
+    edit: Edit,
+) -> None:
     edit("include/results/results.lua", "Fact: remembers\n", "")
     headers.forget()
 
@@ -222,7 +226,7 @@ def test_a_file_without_a_header_is_refused(lua: Path) -> None:
         build_script("trim")
 
 
-def test_the_names_of_keys_and_arguments_are_bound_to_positions() -> None:
+def test_a_script_binds_the_names_of_its_keys_and_arguments_to_their_positions() -> None:
     """A header names the four ready lists by one word, and a call has a key for each of them."""
     made = script.script("requeue")
     keys = queue_keys("q")

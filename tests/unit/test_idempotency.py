@@ -59,7 +59,9 @@ def test_an_idempotency_key_is_remembered_for_a_day_by_default() -> None:
     assert ("", "") == (plain.ties, plain.call)
 
 
-def test_of_the_options_id_and_idempotency_key_the_one_given_later_makes_the_id() -> None:
+def test_if_a_call_has_the_options_id_and_idempotency_key_the_option_given_later_determines_the_id() -> (
+    None
+):
     _, send = make()
     assert "x" == send.with_options(idempotency_key="k").with_options(id="x").job("a").id
     assert id_of_key("send", "k") == (
@@ -153,7 +155,7 @@ def test_enqueue_by_name_makes_the_same_id_for_an_idempotency_key() -> None:
     )
 
 
-def test_a_repeated_call_with_an_idempotency_key_returns_the_duplicate_that_its_first_call_returned() -> (
+def test_a_repeated_call_with_an_idempotency_key_returns_the_existing_job_that_the_first_call_returned() -> (
     None
 ):
     app, send = make(unique=Unique(per="to"))

@@ -28,7 +28,7 @@ def saved(entry: int, value: str, life: str = LIFE, *, orphaned: bool = False) -
     return SimpleNamespace(type="step_saved", at_ms=5, detail=detail, orphaned=orphaned)
 
 
-def test_a_fork_header_is_read_as_an_origin_and_an_invalid_text_as_none() -> None:
+def test_a_fork_header_is_read_as_the_origin_of_a_fork_and_an_invalid_header_as_no_origin() -> None:
     origin = ForkOrigin("o-1", LIFE, 3, 2)
 
     assert origin == origin_of({FORK_HEADER: origin_header(origin)})

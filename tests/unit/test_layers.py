@@ -58,7 +58,7 @@ def test_the_modules_keep_the_import_contracts(tree: Path) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.slow
-def test_a_forbidden_import_fails_the_contract(
+def test_a_forbidden_import_fails_the_import_contract(
     tree: Path, module: str, added: str, broken: str
 ) -> None:
     path = tree / module
@@ -75,7 +75,7 @@ def test_a_forbidden_import_fails_the_contract(
     )
 
 
-def test_a_module_outside_all_rooms_fails_the_contract(tree: Path) -> None:
+def test_a_module_outside_all_layers_fails_the_import_contract(tree: Path) -> None:
     stray = tree / "rq_core" / "helpers.py"
     stray.write_text('"""Belongs nowhere."""\n')
     try:

@@ -36,7 +36,7 @@ def listed_in(docstring: str) -> list[str]:
     [each for each in rooms() if each.name not in UNLISTED],
     ids=lambda room: str(room.relative_to(ROOT)),
 )
-def test_the_docstring_of_a_room_names_each_of_its_modules_once(room: Path) -> None:
+def test_the_docstring_of_a_package_names_each_of_its_modules_once(room: Path) -> None:
     docstring = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
     modules = sorted(path.stem for path in room.glob("*.py") if not path.name.startswith("_"))
 
@@ -44,14 +44,14 @@ def test_the_docstring_of_a_room_names_each_of_its_modules_once(room: Path) -> N
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_each_room_has_one_line_in_the_architecture_page(package: str) -> None:
+def test_each_package_has_one_line_in_the_architecture_page(package: str) -> None:
     lines = re.findall(rf"^- `{package}/(\w+)/`", ROOMS, re.MULTILINE)
     there = {path.relative_to(ROOT / package).parts[0] for path in rooms() if package in path.parts}
 
     assert sorted(lines) == sorted(there)
 
 
-def test_the_architecture_page_names_the_modules_outside_rooms() -> None:
+def test_the_architecture_page_names_the_modules_outside_these_packages() -> None:
     there = {
         path.name
         for name in PACKAGES

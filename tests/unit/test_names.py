@@ -46,7 +46,7 @@ def test_all_keys_of_a_queue_share_its_hash_tag() -> None:
     assert all(name.startswith("p:{mail}:") for name in names)
 
 
-def test_an_unknown_key_raises_an_error() -> None:
+def test_the_name_of_an_unknown_redis_key_raises_an_error() -> None:
     with pytest.raises(KeyError):
         queue_keys("mail")("redy")
 

@@ -59,12 +59,14 @@ JOBS = {
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
-def test_a_row_is_unpacked_to_the_job_that_was_packed_into_it(job: NewJob) -> None:
+def test_unpacking_a_row_of_an_inbox_gives_the_job_that_was_packed_into_the_row(
+    job: NewJob,
+) -> None:
     assert job == read(job)
     assert pack_jobs([job]) == pack_jobs([read(job)])
 
 
-def test_the_packed_form_of_a_plain_job_is_empty() -> None:
+def test_the_packed_form_of_a_job_without_options_is_empty() -> None:
     assert "{}" == pack(JOBS["plain"])
 
 
@@ -86,7 +88,7 @@ def test_a_packed_jobs_due_time_does_not_depend_on_the_time_of_the_insert() -> N
     assert job == read(job, age_ms=10**9)
 
 
-def test_rows_of_the_same_kind_of_job_share_their_profile() -> None:
+def test_a_call_with_many_rows_of_one_task_sends_the_common_fields_of_their_jobs_once() -> None:
     """A call with many rows sends their common profile only once."""
     kinds, records = pack_jobs([read(FULL.job("acme", to=f"{n}@b.c")) for n in range(3)])
 

@@ -21,7 +21,7 @@ KEYS: Final = queue_keys("q")
 NOSCRIPT: Final = ReplyError("NOSCRIPT No matching script")
 
 
-def test_a_plain_program_has_local_names_for_keys_arguments_and_constants() -> None:
+def test_a_short_lua_program_has_local_names_for_its_keys_arguments_and_constants() -> None:
     text = plain_text("strike", NUMBER_MAX=7)
 
     assert text.splitlines()[:4] == [
@@ -34,7 +34,7 @@ def test_a_plain_program_has_local_names_for_keys_arguments_and_constants() -> N
 
 
 @pytest.mark.parametrize("given", [{}, {"NUMBER_MAX": 1, "OTHER": 2}], ids=["none", "another"])
-def test_a_plain_program_must_get_exactly_the_constants_that_its_header_names(
+def test_a_short_lua_program_must_get_exactly_the_constants_that_its_header_names(
     given: dict[str, int],
 ) -> None:
     with pytest.raises(HeaderError, match=r"strike.lua is given \[.*\], not \('NUMBER_MAX',\)"):
@@ -42,7 +42,7 @@ def test_a_plain_program_must_get_exactly_the_constants_that_its_header_names(
 
 
 @pytest.mark.parametrize("name", plain_names())
-def test_the_header_of_each_plain_program_states_what_it_returns_and_whether_it_writes(
+def test_the_header_of_each_short_lua_program_states_what_it_returns_and_whether_it_writes(
     name: str,
 ) -> None:
     """A program that only reads is run with EVAL_RO. A full server runs another program only if it has the flag
@@ -55,7 +55,7 @@ def test_the_header_of_each_plain_program_states_what_it_returns_and_whether_it_
     assert writes == text.startswith("#!lua flags=allow-oom\n")
 
 
-def test_a_program_is_sent_by_its_digest_and_as_text_to_a_server_that_lacks_it() -> None:
+def test_a_lua_program_is_sent_by_its_digest_and_again_as_text_to_a_server_that_lacks_it() -> None:
     seen: list[list[Any]] = []
 
     def answer(sent: list[Any]) -> Any:
@@ -71,7 +71,7 @@ def test_a_program_is_sent_by_its_digest_and_as_text_to_a_server_that_lacks_it()
     assert 0 == server.slept
 
 
-def test_a_server_keeps_the_programs_that_it_was_sent_as_text(valkey_url: str) -> None:
+def test_a_server_keeps_the_lua_programs_that_it_was_sent_as_text(valkey_url: str) -> None:
     with Client(valkey_url) as client:
         client.run(client.calls.endings.look("q", ["a"]))
         (known,) = client.run(Asking().ask([["SCRIPT", "EXISTS", by_digest(command(KEYS, []))[1]]]))

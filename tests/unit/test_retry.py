@@ -123,7 +123,7 @@ def test_a_handlers_signal_with_a_negative_duration_lets_the_job_run_again_at_on
 
 
 @pytest.mark.parametrize("signal", [Snooze(5), RetryLater(after=5)])
-def test_a_snooze_or_retry_later_with_a_spoiled_duration_is_settled_with_the_maximum_delay(
+def test_a_snooze_or_retry_later_whose_duration_became_invalid_is_settled_with_the_maximum_delay(
     signal: Any,
 ) -> None:
     signal.after = "soon"

@@ -73,7 +73,7 @@ def test_few_public_names_are_defined_in_more_than_one_module() -> None:
     assert len(shared) <= SHARED_NAMES_MAX, f"{len(shared)} public names:\n{listing}"
 
 
-def test_only_two_rooms_have_python_modules_with_lua() -> None:
+def test_only_two_packages_have_python_modules_that_contain_lua() -> None:
     """The two rooms are `rq_core/scripts`, which assembles scripts, and `rq_core/testing` with the fake server."""
     found = {
         str(path)

@@ -67,7 +67,7 @@ def test_the_function_slot_of_computes_the_same_slots_as_redis(key: str) -> None
     assert key_slot(key.encode()) == slot_of(key)
 
 
-def test_the_keys_of_the_tests_are_on_different_nodes() -> None:
+def test_the_keys_that_these_tests_use_are_on_different_nodes_of_the_cluster() -> None:
     assert slot_of(LOW) < HALF <= slot_of(HIGH) or slot_of(HIGH) < HALF <= slot_of(LOW)
 
 
@@ -96,7 +96,9 @@ def test_replies_are_returned_in_the_order_of_their_commands() -> None:
     assert nodes.maps == 1
 
 
-def test_a_time_command_goes_to_the_node_that_gets_the_other_command() -> None:
+def test_the_command_time_goes_to_the_node_that_gets_the_other_command_of_the_same_pipeline() -> (
+    None
+):
     for key in (LOW, HIGH):
         clock, other = Nodes().exchange(["TIME"], ["GET", key])
         assert clock == other

@@ -206,7 +206,7 @@ def test_the_method_schedule_refuses_an_unknown_option() -> None:
         app.schedule("a", report.job(), crom="@daily")
 
 
-def test_a_unique_task_keeps_its_own_unique_rule() -> None:
+def test_the_schedule_of_a_unique_task_keeps_the_unique_rule_of_the_task() -> None:
     app, report = made(unique=Unique(per="day"))
 
     with pytest.raises(InvalidOption, match="its own rule says what overlaps"):

@@ -20,24 +20,24 @@ def served(shares: Shares, turns: int, places: int, queues: list[str]) -> Counte
 
 
 @pytest.mark.parametrize("places", [1, 2, 3, 7, 50])
-def test_places_are_divided_among_queues_by_weight(places: int) -> None:
+def test_the_places_of_a_worker_are_divided_among_its_queues_by_weight(places: int) -> None:
     got = served(Shares({"mail": 3}), 400, places, ["mail", "reports"])
 
     assert abs(got["mail"] - 3 * got["reports"]) <= 4
 
 
-def test_if_there_is_a_single_place_each_queue_gets_it_in_turn_by_weight() -> None:
+def test_the_queues_of_a_worker_with_a_single_place_get_the_place_in_turn_by_weight() -> None:
     """The worker has fewer places than queues. No queue starves, even with a small weight."""
     got = served(Shares({"a": 50, "b": 2}), 53, 1, ["a", "b", "c"])
 
     assert {"a": 50, "b": 2, "c": 1} == got
 
 
-def test_places_that_a_queue_does_not_use_go_to_other_queues() -> None:
+def test_places_of_a_worker_that_one_queue_does_not_use_go_to_its_other_queues() -> None:
     assert {"mail": 10} == Shares({"reports": 9}).divide(10, ["mail"])
 
 
-def test_an_idle_queue_does_not_save_up_places() -> None:
+def test_a_queue_that_was_idle_gets_no_extra_places_of_the_worker_later() -> None:
     """The queue gets only its share when it has jobs again. The other queues need not wait until it has caught up."""
     shares = Shares({})
     served(shares, 1_000, 1, ["mail"])
@@ -47,7 +47,7 @@ def test_an_idle_queue_does_not_save_up_places() -> None:
     assert abs(got["mail"] - got["reports"]) <= 2
 
 
-def test_places_that_a_queue_gives_back_do_not_reduce_its_share() -> None:
+def test_places_that_a_queue_gives_back_do_not_reduce_the_share_of_the_queue() -> None:
     shares = Shares({})
     shares.take("mail", 10)
     shares.refund("mail", 10)

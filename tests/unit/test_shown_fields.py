@@ -43,7 +43,7 @@ def line(
         "",
     ],
 )
-def test_numbers_that_no_handler_can_show_are_not_a_progress(says: str) -> None:
+def test_numbers_that_no_handler_can_report_are_not_read_as_a_progress(says: str) -> None:
     assert read_said(says) is None
 
 
@@ -62,7 +62,7 @@ def test_numbers_that_no_handler_can_show_are_not_a_progress(says: str) -> None:
         None,
     ],
 )
-def test_a_line_that_no_script_writes_is_not_read(text: str | None) -> None:
+def test_a_progress_line_that_no_script_can_have_written_is_not_read(text: str | None) -> None:
     assert read_shown(text) is None
 
 
@@ -80,7 +80,7 @@ def test_texts_and_chunks_are_cut_to_their_limits_when_read() -> None:
 @pytest.mark.parametrize(
     "says", ["5e-324/5e-324", "9007199254740991/5e-324", "0/0", "3/-", "0.1/0.30000000000000004"]
 )
-def test_each_progress_that_can_be_read_can_be_shown(says: str) -> None:
+def test_each_progress_that_can_be_read_can_also_be_printed_and_reported(says: str) -> None:
     found = read_shown(line(says, at="9999999999999"))
     assert found is not None
     assert found.progress is not None

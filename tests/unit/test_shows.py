@@ -264,7 +264,7 @@ async def test_a_settlement_does_not_wait_for_the_chunks_of_another_job() -> Non
     assert client.sent == [("says", 1, "1/2")]
 
 
-def test_a_progress_and_a_chunk_are_sent_on_the_loop_of_workers() -> None:
+def test_a_progress_and_a_chunk_are_sent_on_the_event_loop_that_workers_use() -> None:
     """Workers use uvloop. A timer of uvloop that is already due when it is set does not know its time."""
     client = Client()
 

@@ -29,7 +29,7 @@ def test_a_job_without_a_state_line_is_read_from_the_first_line_of_its_value(
     assert line_of_job(line, value) == stands
 
 
-def test_lines_of_jobs_returns_the_state_line_of_each_job() -> None:
+def test_the_function_lines_of_jobs_returns_the_state_line_of_each_job() -> None:
     lines = {"runs": RUNNING, "bare": RUNNING}
     values = {"runs": f"{HEAD}\n{SPEC}", "waits": f"{HEAD}\n{SPEC}", "lost": SPEC}
 
@@ -41,5 +41,7 @@ def test_lines_of_jobs_returns_the_state_line_of_each_job() -> None:
 
 
 @pytest.mark.parametrize("value", [SPEC, f"{HEAD}\n{SPEC}"])
-def test_the_spec_of_a_job_follows_the_first_line_of_its_value(value: str) -> None:
+def test_the_stored_value_of_a_job_has_the_spec_of_the_job_behind_the_first_line(
+    value: str,
+) -> None:
     assert spec_of(value) == SPEC

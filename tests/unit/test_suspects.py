@@ -22,11 +22,11 @@ def test_a_job_that_never_lost_a_worker_does_not_wait() -> None:
     assert Suspects().pause(claim("fresh", 0), beside(claim("a"))) is None
 
 
-def test_a_suspect_runs_beside_jobs_that_never_lost_a_worker() -> None:
+def test_a_job_that_has_lost_a_worker_may_run_beside_jobs_that_never_lost_one() -> None:
     assert Suspects().pause(claim("a"), beside(claim("fresh", 0))) is None
 
 
-def test_a_second_suspect_waits_longer_each_time_up_to_a_limit() -> None:
+def test_a_second_suspect_in_a_process_waits_longer_after_each_claim_up_to_a_limit() -> None:
     suspects = Suspects(random.Random(1))
     pauses = [suspects.pause(claim("b"), beside(claim("a"))) or 0 for _ in range(12)]
 
@@ -35,7 +35,7 @@ def test_a_second_suspect_waits_longer_each_time_up_to_a_limit() -> None:
         assert 0.75 * wanted <= pause <= 1.25 * wanted
 
 
-def test_a_suspect_that_ran_waits_only_briefly_when_it_is_claimed_again() -> None:
+def test_a_suspect_that_has_run_waits_only_briefly_when_it_is_claimed_again() -> None:
     suspects = Suspects()
     for _ in range(5):
         suspects.pause(claim("b"), beside(claim("a")))

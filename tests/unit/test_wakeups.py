@@ -59,7 +59,7 @@ def watcher(
     return made, looked
 
 
-async def test_a_token_that_arrives_during_a_claim_causes_another_claim() -> None:
+async def test_a_wake_token_that_arrives_during_a_claim_causes_another_claim() -> None:
     """The job of the token is enqueued after the claim has read the queue. No other worker gets the token."""
     queue = WatchedQueue("mail")
     watching, _ = watcher(queue)
@@ -71,7 +71,7 @@ async def test_a_token_that_arrives_during_a_claim_causes_another_claim() -> Non
     assert queue.look
 
 
-async def test_an_empty_queue_is_not_claimed_from_again() -> None:
+async def test_a_worker_does_not_claim_again_from_a_queue_that_was_empty() -> None:
     queue = WatchedQueue("mail")
     watching, _ = watcher(queue)
     queue.ask()
@@ -81,7 +81,7 @@ async def test_an_empty_queue_is_not_claimed_from_again() -> None:
     assert (queue.look, queue.empty) == (False, True)
 
 
-async def test_a_queue_is_claimed_from_when_its_next_job_is_due() -> None:
+async def test_a_worker_claims_from_a_queue_when_the_next_job_of_the_queue_is_due() -> None:
     queue = WatchedQueue("mail")
     watching, looked = watcher(queue)
     queue.ask()
@@ -95,7 +95,7 @@ async def test_a_queue_is_claimed_from_when_its_next_job_is_due() -> None:
     watching.close()
 
 
-async def test_a_late_older_answer_does_not_cancel_the_timer_of_a_due_job() -> None:
+async def test_a_late_answer_to_an_older_claim_does_not_cancel_the_timer_of_a_due_job() -> None:
     """Two claims are under way. Redis ran the first one before the job was scheduled, but its answer arrives last."""
     queue = WatchedQueue("mail")
     watching, looked = watcher(queue)
@@ -127,7 +127,7 @@ async def test_the_timer_of_a_due_job_fires_once() -> None:
 
 
 @pytest.mark.parametrize("asked", [True, False])
-async def test_no_token_is_awaited_while_claims_are_under_way(asked: bool) -> None:
+async def test_a_worker_waits_for_no_wake_token_while_claims_are_under_way(asked: bool) -> None:
     queue, server = WatchedQueue("mail", look=False, asked=asked), Server()
     watching, looked = watcher(queue, client=server)
 
@@ -141,7 +141,7 @@ async def test_no_token_is_awaited_while_claims_are_under_way(asked: bool) -> No
     assert queue.look, "it looks now and then all the same"
 
 
-async def test_a_token_causes_a_claim_as_soon_as_it_arrives() -> None:
+async def test_a_wake_token_causes_a_claim_as_soon_as_the_token_arrives() -> None:
     """The watcher uses the token when it arrives, and does not use it a second time."""
     mail, other = WatchedQueue("mail", look=False), WatchedQueue("other", look=False)
     server = Server("mail")
@@ -158,7 +158,7 @@ async def test_a_token_causes_a_claim_as_soon_as_it_arrives() -> None:
     assert server.returned == []
 
 
-async def test_a_token_that_arrives_too_late_is_put_back() -> None:
+async def test_a_wake_token_that_arrives_too_late_is_put_back_into_redis() -> None:
     """The worker's last free place was taken meanwhile. The token goes to another worker."""
     full, queue = asyncio.Event(), WatchedQueue("mail", look=False)
     server = Server("mail")
@@ -180,7 +180,7 @@ async def test_a_token_that_arrives_too_late_is_put_back() -> None:
     await watch
 
 
-async def test_after_a_failed_wait_the_next_wait_is_without_a_claim(
+async def test_after_a_failed_wait_a_worker_sends_its_next_wait_without_a_claim_behind_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Checks a user that may not wait for tokens. Its claims would otherwise follow each other in a loop."""

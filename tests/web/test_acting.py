@@ -123,7 +123,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def test_a_change_that_cannot_be_made_is_answered_with_a_sentence(
+def test_a_change_that_cannot_be_made_is_answered_with_a_sentence_that_says_why(
     busy: Scene, page: TestClient
 ) -> None:
     before = busy.seed.entries()

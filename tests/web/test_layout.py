@@ -55,7 +55,7 @@ def reached(edges: set[tuple[int, int]]) -> set[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_nodes_do_not_overlap_and_lie_inside_the_drawing(seed: int) -> None:
+def test_the_nodes_of_a_graph_do_not_overlap_and_lie_inside_the_drawing(seed: int) -> None:
     drawing = drawn(*random_graph(seed))
 
     for one, other in combinations(drawing.nodes, 2):
@@ -93,7 +93,7 @@ def test_the_lines_of_the_drawing_show_every_dependency_and_none_is_redundant(se
         assert line not in reached(lines - {line})
 
 
-def test_a_chain_is_a_level_row() -> None:
+def test_the_nodes_of_a_chain_are_drawn_in_one_level_row() -> None:
     drawing = drawn((), (0,), (1,), (2,), (3,))
 
     assert {y for _, y in drawing.nodes} == {EDGE}
@@ -101,7 +101,7 @@ def test_a_chain_is_a_level_row() -> None:
     assert drawing.height == HEIGHT + 2 * EDGE
 
 
-def test_a_diamond_is_symmetric() -> None:
+def test_a_graph_in_the_form_of_a_diamond_is_drawn_symmetrically() -> None:
     a, b, c, d = drawn(*DIAMOND).nodes
 
     assert a.y == d.y == (b.y + c.y) // 2

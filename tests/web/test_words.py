@@ -57,11 +57,13 @@ def test_parse_moment_refuses_invalid_texts(text: str) -> None:
     [("mail", "/queues/mail"), ("a:b", "/queues/a:b"), ("..", "/queue?queue=.."), (".", "/queue?queue=."),
      ("a.json", "/queue?queue=a.json"), ("a/b", "/queue?queue=a%2Fb"), ("<x>", "/queue?queue=%3Cx%3E")],
 )  # fmt: skip
-def test_no_browser_changes_the_path_of_a_queue(queue: str, path: str) -> None:
+def test_the_path_of_a_queue_is_encoded_so_that_no_browser_changes_the_path(
+    queue: str, path: str
+) -> None:
     assert queue_path(queue) == path
 
 
-def test_no_browser_changes_the_path_of_a_job() -> None:
+def test_the_path_of_a_job_is_encoded_so_that_no_browser_changes_the_path() -> None:
     assert job_path("mail", "a") == "/jobs/mail/a"
     assert job_path("mail", "..") == "/job?queue=mail&id=.."
     assert query("/at", t=None, queue="") == "/at"

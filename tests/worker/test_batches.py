@@ -128,7 +128,7 @@ async def test_one_call_runs_a_full_batch_of_jobs_with_separate_claims_and_ends(
     assert len(fences) == 1
 
 
-async def test_all_jobs_of_a_batch_have_the_same_value_of_the_field_in_per(
+async def test_all_jobs_of_a_batch_have_the_same_value_of_the_field_that_the_option_per_names(
     shop: App, server: Client
 ) -> None:
     calls: list[list[str]] = []
@@ -144,7 +144,7 @@ async def test_all_jobs_of_a_batch_have_the_same_value_of_the_field_in_per(
     assert all(len(set(call)) == 1 for call in calls)
 
 
-async def test_batches_that_wait_for_a_place_longer_than_a_lease_lose_no_claim(
+async def test_batches_that_wait_longer_than_a_lease_for_a_free_place_of_the_worker_lose_no_claim(
     shop: App, server: Client
 ) -> None:
     """Checks six batches (one for each value of ``per``) that share one place and run one after another."""
@@ -242,7 +242,7 @@ async def test_an_exception_of_a_batch_handler_counts_for_each_job_according_to_
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "def"])
-async def test_with_on_error_halve_only_the_bad_jobs_of_a_batch_fail(
+async def test_with_the_option_on_error_halve_only_the_bad_jobs_of_a_batch_fail(
     shop: App, server: Client, is_async: bool
 ) -> None:
     calls: list[int] = []
@@ -276,7 +276,7 @@ async def test_with_on_error_halve_only_the_bad_jobs_of_a_batch_fail(
     assert await shop.handle_by_id(QUEUE, ids[50]).result_async(timeout=5) == 50
 
 
-async def test_with_on_error_halve_an_outage_causes_at_most_eight_failed_calls(
+async def test_with_the_option_on_error_halve_an_outage_causes_at_most_eight_failed_calls(
     shop: App, server: Client
 ) -> None:
     calls: list[int] = []
@@ -391,7 +391,7 @@ def test_a_killed_worker_causes_one_loss_for_each_job_of_its_batch(
         app.close()
 
 
-async def test_a_worker_that_stops_gives_back_jobs_that_wait_for_their_batch(
+async def test_a_worker_that_stops_gives_jobs_that_wait_for_their_batch_back_to_the_queue(
     shop: App, server: Client
 ) -> None:
     calls: list[int] = []
@@ -431,7 +431,7 @@ async def test_a_worker_that_retires_runs_the_jobs_that_wait_for_their_batch(
     assert calls == [5]
 
 
-async def test_jobs_of_a_batch_whose_handler_outlasts_the_grace_are_given_back(
+async def test_jobs_of_a_batch_whose_handler_outlasts_the_grace_are_given_back_to_the_queue(
     shop: App, server: Client
 ) -> None:
     begun = asyncio.Event()

@@ -36,7 +36,7 @@ def breaker(**options: Any) -> Breaker:
     return Breaker(**(given | options))
 
 
-async def test_jobs_of_a_failing_host_wait_and_run_once_it_is_well(app: App) -> None:
+async def test_jobs_of_a_failing_host_wait_and_run_once_the_host_is_well_again(app: App) -> None:
     ill, calls = {"a"}, Counter[str]()
 
     @app.task(queue=QUEUE, breaker=breaker(), retry=NOW)

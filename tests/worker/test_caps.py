@@ -239,7 +239,7 @@ async def test_jobs_enqueued_into_a_queue_that_became_fair_are_served_fairly(
     assert order.index("small") <= 1
 
 
-async def test_a_job_is_given_back_if_its_key_function_fails(
+async def test_a_job_is_given_back_to_its_queue_if_its_key_function_fails(
     make_app: Callable[[], App], run: RunApp, crowd: Crowd
 ) -> None:
     app, other = make_app(), make_app()
@@ -294,7 +294,7 @@ class Late(AsyncPoolTransport):
         return replies
 
 
-async def test_jobs_that_two_turns_claimed_before_the_caps_were_declared_are_not_run(
+async def test_jobs_that_two_exchanges_claimed_before_the_caps_were_declared_are_not_run(
     make_app: Callable[[], App], run: RunApp
 ) -> None:
     """Checks two claims that Redis carries out in a new epoch. The worker declares its caps only afterwards."""

@@ -62,7 +62,7 @@ def test_no_wake_up_is_lost_in_races_between_enqueues_cancels_and_ends(
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_the_holders_of_a_killed_worker_are_released_soon_after_its_leases_expire(
+def test_the_places_in_caps_that_a_killed_worker_holds_are_released_soon_after_its_leases_expire(
     client: Client, tmp_path: Path
 ) -> None:
     """Checks at each moment that the holders of a scope are exactly its claimed jobs."""
@@ -75,7 +75,7 @@ def test_the_holders_of_a_killed_worker_are_released_soon_after_its_leases_expir
 
 
 @pytest.mark.slow
-def test_a_worker_that_continues_after_its_lease_releases_no_holder(
+def test_a_worker_that_continues_after_its_lease_has_expired_releases_no_place_in_a_cap(
     client: Client, tmp_path: Path
 ) -> None:
     """Checks workers that resume after their leases have expired, and settle their jobs.

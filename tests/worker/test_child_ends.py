@@ -36,7 +36,9 @@ def child(index: int) -> str:
     return child_id(LIFE, "parts", index)
 
 
-def test_only_the_last_child_of_a_map_that_ends_in_a_call_signals_the_parent() -> None:
+def test_of_the_children_that_end_in_one_call_only_the_last_child_of_each_map_signals_the_parent() -> (
+    None
+):
     ended = [settled(child(n), waiting(n)) for n in (3, 17, 5)]
     others = [settled(child(2), waiting(2, number=4)), settled(child(9), waiting(9, job_id="q"))]
 
@@ -49,7 +51,7 @@ def test_only_the_last_child_of_a_map_that_ends_in_a_call_signals_the_parent() -
     ] == found
 
 
-def test_a_forged_child_with_another_box_does_not_replace_the_signal_of_a_true_child() -> None:
+def test_the_signal_of_a_forged_child_does_not_replace_the_signal_of_a_true_child() -> None:
     """Any producer can choose the name of a box, and make a job that seems to be a later child of the parent."""
     other = "9f3a0b1c22aa0002"
     forged = parent_header("home", "p", child_wait(1, 999), other, "parts")

@@ -77,7 +77,9 @@ async def test_the_last_cost_that_a_handler_reports_is_settled_however_the_handl
     assert len(log_of(app.client, "settlement_refused")) == 0
 
 
-async def test_the_first_cost_on_a_server_that_lacks_the_script_is_settled(app: App) -> None:
+async def test_the_first_cost_on_a_server_that_lacks_the_script_for_costs_is_settled(
+    app: App,
+) -> None:
     """Checks a server without the script for costs. The server has all other scripts that settle jobs."""
 
     @app.task(queue=QUEUE, name="plain")
@@ -224,7 +226,9 @@ def test_the_fake_server_settles_costs_and_pauses_scopes(app: App) -> None:
 
 
 @pytest.mark.parametrize("made", ["here", "elsewhere"])
-async def test_a_job_that_pauses_a_rate_without_a_limit_is_given_back(app: App, made: str) -> None:
+async def test_a_job_that_pauses_a_rate_without_a_limit_is_given_back_to_its_queue(
+    app: App, made: str
+) -> None:
     """Checks that the job does not begin again at once. A rate without a limit cannot be paused."""
     elsewhere = PauseScope("model", after=30)
     begun = 0

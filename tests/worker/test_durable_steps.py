@@ -292,7 +292,7 @@ async def test_parallel_steps_whose_saves_a_failover_lost_are_saved_with_the_nex
     assert [BATCH_MAX, 51] == sizes[-2:]
 
 
-async def test_a_step_can_be_saved_although_a_signal_created_the_box_after_the_claim(
+async def test_a_step_can_be_saved_although_a_signal_created_the_store_of_steps_after_the_claim(
     own: App, client: Client, did: list[Any]
 ) -> None:
     """Checks a signal that creates the job's box after the claim has found none. The box keeps the signal and the
@@ -414,7 +414,7 @@ async def test_a_worker_no_longer_extends_a_claim_that_a_save_has_reported_as_lo
         assert {QUEUE: {}} == leases._held
 
 
-async def test_a_save_waits_while_the_backlog_is_at_twice_its_limit(
+async def test_the_save_of_a_step_waits_while_the_backlog_is_at_twice_its_limit(
     own: App, client: Client, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused, sent = list[AuditBacklogFull](), Saver._sent

@@ -135,7 +135,7 @@ def test_a_worker_claims_no_job_later_than_100_ms_after_sigterm(
     assert client.run(client.calls.reads.counts("crew")).running == 0
 
 
-def test_a_job_that_runs_at_the_end_of_the_grace_is_given_back(
+def test_a_job_that_still_runs_at_the_end_of_the_grace_is_given_back_to_its_queue(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     handles = [crew.sleeping.enqueue(60), crew.deaf.enqueue(60)]
@@ -187,7 +187,7 @@ def test_a_job_that_kills_its_worker_repeatedly_dies(
 
 @pytest.mark.timeout(300)
 @pytest.mark.slow
-def test_jobs_that_ran_beside_a_poison_job_do_not_die_with_it(
+def test_jobs_that_ran_beside_a_job_that_kills_its_workers_do_not_die_with_that_job(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
     """Checks jobs that run beside poison jobs. A poison job kills its worker, which is a loss for every job of the

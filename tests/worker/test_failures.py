@@ -29,7 +29,7 @@ async def test_an_async_handler_is_cancelled_at_its_timeout(
     assert witness.lines("end") == []
 
 
-async def test_an_async_handler_that_ignores_its_timeout_is_a_failure_and_not_a_loss(
+async def test_an_async_handler_that_ignores_its_timeout_counts_as_failed_and_not_as_a_lost_worker(
     client: Client, run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor, "END_GRACE_S", 0.1)
@@ -202,7 +202,7 @@ async def test_a_job_that_timed_out_in_a_thread_can_run_again_in_the_same_worker
 
 
 @pytest.mark.parametrize("n", [-1, -2], ids=["error", "exit"])
-async def test_a_validator_that_raises_gives_its_job_back_and_affects_no_other_job(
+async def test_if_a_validator_raises_the_job_is_given_back_to_its_queue_and_no_other_job_is_affected(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness, n: int
 ) -> None:
     other = App(app.redis_url)

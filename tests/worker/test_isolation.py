@@ -112,7 +112,7 @@ async def test_the_timeout_of_an_isolated_handler_includes_the_start_of_its_proc
     ],
     ids=["native crash", "memory"],
 )
-async def test_a_crash_of_an_isolated_handler_is_a_failure_and_not_a_loss(
+async def test_a_crash_of_an_isolated_handler_counts_as_a_failure_and_not_as_a_lost_worker(
     client: Client, run_worker: RunWorker, witness: crew.Witness, task: Any, kind: str, words: str
 ) -> None:
     handle = task.with_options(max_attempts=2).enqueue()

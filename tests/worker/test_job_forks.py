@@ -113,7 +113,7 @@ async def test_the_next_worker_copies_the_remaining_steps_of_a_fork_after_a_work
     assert "died" == event_types(client, "o-1")[-1]
 
 
-async def test_a_fork_gets_its_copied_steps_in_the_box_that_an_early_signal_began(
+async def test_a_fork_gets_the_steps_of_its_origin_although_a_signal_arrived_before_the_copy(
     own: App, client: Client, did: list[Any]
 ) -> None:
     dead(client, own.tasks["five"].with_options(id="o-1").job(), ["10", "11"])
@@ -126,7 +126,7 @@ async def test_a_fork_gets_its_copied_steps_in_the_box_that_an_early_signal_bega
     assert [1, 2, 3, 4, [10, 1, 2, 3, 4]] == did
 
 
-async def test_failures_before_the_copied_steps_do_not_count(
+async def test_failures_of_a_fork_before_the_copy_of_its_steps_do_not_count_towards_max_attempts(
     own: App, client: Client, did: list[Any]
 ) -> None:
     @own.task(name="base", queue=QUEUE, retry=RetryPolicy(max_attempts=2, base=0.01))

@@ -101,7 +101,7 @@ async def test_a_job_whose_claim_is_answered_within_its_lease_begins(
     assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
 
 
-async def test_claimed_jobs_that_wait_for_a_blocked_event_loop_are_given_back(
+async def test_claimed_jobs_that_wait_for_a_blocked_event_loop_are_given_back_to_the_queue(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     """Checks jobs that wait behind a handler which blocks the event loop. No heartbeat extends their leases."""

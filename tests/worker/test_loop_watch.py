@@ -53,7 +53,9 @@ async def test_the_log_names_the_handler_that_blocks_the_event_loop(
     assert f", at {__file__}:{line}: " in said.getMessage()
 
 
-async def test_a_worker_publishes_the_time_of_its_last_answer_until_it_has_ended(app: App) -> None:
+async def test_a_worker_publishes_when_redis_last_answered_until_the_worker_has_ended(
+    app: App,
+) -> None:
     flow = FlowTable()
     began = time.monotonic()
     worker = Worker(app, WorkerOptions(queues=("crew",)), flow=flow)

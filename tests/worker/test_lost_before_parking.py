@@ -255,7 +255,7 @@ async def test_a_failed_run_is_settled_although_its_lost_steps_cannot_be_saved_a
     assert ["charged", "refused"] == did
 
 
-async def test_a_parent_whose_entries_a_failover_lost_before_it_parked_enqueues_no_second_children(
+async def test_a_parent_whose_saved_steps_a_failover_lost_before_it_parked_enqueues_no_second_children(
     own: App, client: Client, replica: Replica, did: list[Any]
 ) -> None:
     may_end = asyncio.Event()
@@ -331,7 +331,7 @@ def kinds(client: Client, job_id: str) -> list[Any]:
     ]
 
 
-async def test_a_job_can_park_after_a_failover_although_a_signal_began_another_box(
+async def test_a_job_can_park_after_a_failover_lost_its_steps_although_a_signal_has_arrived_since(
     own: App, client: Client, replica: Replica, did: list[Any]
 ) -> None:
     @own.task(queue=QUEUE, retry=ONCE)
@@ -386,7 +386,7 @@ async def test_lost_steps_are_saved_again_once_redis_has_room_for_them(
     assert 1 == claims_of(client, handle.id)
 
 
-async def test_a_job_whose_lost_steps_cannot_be_saved_again_is_given_back(
+async def test_a_job_whose_lost_steps_cannot_be_saved_again_is_given_back_to_its_queue(
     own: App, client: Client, replica: Replica, did: list[Any]
 ) -> None:
     """Checks a box of another id, which has an entry, as a person may have put it there."""
@@ -418,7 +418,7 @@ async def test_a_job_whose_lost_steps_cannot_be_saved_again_is_given_back(
     assert ["charged", "charged"] == did
 
 
-async def test_a_worker_that_ends_while_it_saves_lost_steps_gives_the_job_back(
+async def test_a_worker_that_ends_while_it_saves_lost_steps_again_gives_the_job_back_to_the_queue(
     own: App, client: Client, replica: Replica, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = Saver._sent
@@ -446,7 +446,7 @@ async def test_a_worker_that_ends_while_it_saves_lost_steps_gives_the_job_back(
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_a_stopping_worker_saves_lost_steps_again_before_it_gives_the_job_back(
+async def test_a_stopping_worker_saves_lost_steps_again_before_it_gives_the_job_back_to_the_queue(
     own: App, client: Client, replica: Replica, did: list[Any], kind: str
 ) -> None:
     """Checks a failover just before the worker stops a handler, whose grace is over."""

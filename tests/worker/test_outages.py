@@ -280,7 +280,7 @@ async def test_a_worker_extends_a_lease_more_often_after_the_setting_was_shorten
     crew.app.client.close()
 
 
-async def test_no_running_job_is_given_back_after_a_restart_of_redis_that_keeps_the_caps(
+async def test_no_running_job_is_given_back_to_its_queue_after_a_restart_of_redis_that_keeps_the_caps(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     """Checks a restart after which the caps still count the claim. A needless rollback would use up a rate twice."""

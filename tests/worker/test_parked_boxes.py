@@ -71,11 +71,15 @@ def test_the_next_claim_of_a_job_gets_the_saved_steps_that_the_worker_kept_when_
         pytest.param(claimed(queue="other"), id="a job of another queue has the same id"),
     ],
 )
-def test_a_claim_that_may_have_other_steps_does_not_use_the_kept_steps(context: Any) -> None:
+def test_the_steps_that_a_worker_kept_of_a_parked_job_are_not_used_if_the_claim_may_have_other_steps(
+    context: Any,
+) -> None:
     assert parked().take(context) is None
 
 
-def test_a_worker_first_forgets_the_steps_of_the_job_that_it_parked_first() -> None:
+def test_a_worker_that_keeps_too_many_steps_first_forgets_the_steps_of_the_job_that_it_parked_first() -> (
+    None
+):
     boxes = ParkedBoxes(4 * (ENTRY_BYTES + 100))
     entry = CHARGE._replace(value="x" * 100)
     for number in range(5):
@@ -159,7 +163,7 @@ async def test_a_worker_that_parks_and_continues_the_same_job_never_reads_its_st
     assert reads == []
 
 
-async def test_the_next_run_knows_a_step_that_was_cancelled_while_redis_saved_it(
+async def test_the_next_run_of_a_job_has_a_step_that_was_cancelled_while_redis_saved_the_step(
     own: App, client: Client, did: list[Any], reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save, may_answer, is_saved = Saver.save, asyncio.Event(), asyncio.Event()

@@ -59,7 +59,7 @@ async def test_a_worker_reports_how_many_of_its_places_are_in_use(
         await wait_until_async(lambda: busy() == [2], "two places are taken")
 
 
-def test_a_workers_presence_row_creates_no_queue(client: Client) -> None:
+def test_the_row_in_redis_that_announces_a_worker_creates_no_queue(client: Client) -> None:
     attending(client).tell()
 
     assert client.run(client.calls.reads.queues()) == []

@@ -90,7 +90,7 @@ async def test_retry_later_sets_the_time_of_the_next_attempt(
     assert retried["due_ms"] == at + 20
 
 
-async def test_a_job_of_an_unknown_task_is_given_back_with_growing_delays(
+async def test_a_job_of_an_unknown_task_is_given_back_to_its_queue_with_growing_delays(
     app: App, client: Client, run_worker: RunWorker
 ) -> None:
     """Checks a rolling deploy. A worker with old code gives back jobs of a new task, which newer workers know."""
@@ -107,7 +107,7 @@ async def test_a_job_of_an_unknown_task_is_given_back_with_growing_delays(
     assert rolled_back["reason"] == "unknown_task"
 
 
-async def test_a_job_with_unknown_arguments_is_given_back(
+async def test_a_job_with_unknown_arguments_is_given_back_to_its_queue(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     client.run(client.calls.enqueue.many([]))

@@ -32,7 +32,7 @@ async def test_a_cancelled_handler_is_interrupted_once_and_may_clean_up(
 
 
 @pytest.mark.slow
-async def test_the_job_of_an_async_handler_that_ignores_the_stop_is_given_back(
+async def test_the_job_of_an_async_handler_that_ignores_the_stop_is_given_back_to_its_queue(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     handle = crew.tidying.enqueue(4.0)

@@ -41,7 +41,7 @@ def test_applying_the_settings_keeps_a_limit_that_an_operator_set(app: App) -> N
     assert app.client.run(app.client.calls.caps.stored("mail"))["task=send"].limit == Limit(7)
 
 
-def test_set_cap_with_the_value_code_restores_the_limit_of_the_newer_code(
+def test_set_cap_with_the_value_code_restores_the_limit_that_the_newest_code_declared(
     app: App, redis_url: str
 ) -> None:
     """Checks two versions of the code. The old code declares its limit again after the newer code. The newer limit is

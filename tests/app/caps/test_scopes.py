@@ -6,7 +6,9 @@ from rq_core import App, Cap, Rate
 from tests.app.caps.tasks import claim, send
 
 
-async def test_app_caps_shows_the_numbers_of_holders_and_of_waiting_jobs(app: App) -> None:
+async def test_app_caps_shows_how_many_running_jobs_a_cap_counts_and_how_many_jobs_wait_for_it(
+    app: App,
+) -> None:
     task = app.task(queue="mail", caps=[Cap(5), Cap(1, per="tenant"), Rate(1, per_seconds=3600)])(
         send
     )
@@ -37,7 +39,7 @@ async def test_app_caps_shows_the_numbers_of_holders_and_of_waiting_jobs(app: Ap
     await app.aclose()
 
 
-def test_app_caps_lists_all_scopes_of_a_family_with_many_keys(app: App) -> None:
+def test_app_caps_lists_every_key_of_a_cap_with_many_keys(app: App) -> None:
     task = app.task(queue="mail", caps=[Cap(1, per="tenant", name="k")])(send)
     app.apply_settings()
     app.enqueue_many(task.job(f"t{n:04}") for n in range(1_200) for _ in range(2))

@@ -241,7 +241,7 @@ def test_waits_poll_and_log_one_warning_if_workers_may_not_publish(
     assert "the user of a worker may lack" in said[0]
 
 
-def test_roles_that_wait_for_jobs_may_subscribe_to_the_ends_of_jobs(
+def test_roles_that_wait_for_jobs_may_subscribe_to_the_messages_about_ended_jobs(
     as_: As, control: Any, rare: None
 ) -> None:
     """Checks the rights of `rq-core acl`: producers may subscribe, and workers may publish."""

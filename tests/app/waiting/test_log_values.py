@@ -163,7 +163,7 @@ def test_the_option_audit_result_full_needs_the_option_keep_result(app: App) -> 
     plain.with_options(audit_result="full", keep_result=60)
 
 
-def test_a_handle_reports_the_end_of_a_job_that_keeps_its_result_before_the_mirror_has_copied_it(
+def test_a_handle_reports_the_end_of_a_job_with_a_kept_result_though_the_mirror_has_not_copied_the_end_yet(
     app: App, audited: Mirror, task: Any
 ) -> None:
     """Checks that the handle does not report "gone" meanwhile."""

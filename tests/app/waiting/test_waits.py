@@ -608,7 +608,7 @@ def test_a_result_value_that_redis_lost_is_reported_as_lost(
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), ZeroDivisionError()])
-def test_a_kept_result_that_the_validator_of_the_task_refuses_is_reported_as_not_json(
+def test_a_stored_result_that_the_validator_of_the_task_refuses_is_reported_with_the_reason_not_json(
     app: App, error: Exception
 ) -> None:
     def refuse(_: int) -> int:

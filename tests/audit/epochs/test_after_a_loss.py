@@ -25,7 +25,7 @@ from tests.kit.fleet import QUEUE, Fleet
 from tests.kit.servers import RedisServer
 
 
-def test_restore_lists_the_lost_jobs_and_the_revived_jobs(
+def test_restore_lists_jobs_that_redis_lost_and_ended_jobs_that_an_old_snapshot_brought_back(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()

@@ -51,7 +51,7 @@ class Pair:
 
 
 @pytest.mark.slow
-def test_a_failover_to_a_lagging_replica_orphans_the_missing_events(
+def test_after_a_failover_to_a_lagging_replica_the_events_that_redis_lost_are_marked_as_orphaned(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     pair = Pair(start_redis)
@@ -82,7 +82,7 @@ def test_a_failover_to_a_lagging_replica_orphans_the_missing_events(
     assert [event.orphaned for event in history if event.type == "enqueued"] == [True, False]
 
 
-def test_a_returning_old_primary_revives_orphaned_jobs(
+def test_jobs_that_a_failover_lost_are_live_again_when_the_old_primary_takes_over_again(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """Checks two failovers: from server A to its lagging replica B, and back to A. Server A lacks the events of B."""

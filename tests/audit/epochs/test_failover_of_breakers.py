@@ -130,7 +130,7 @@ def recover(fragile: Fragile) -> int:
         pytest.param(PROBING, ("fail",), "probing", 0, 1, id="failure"),
     ],
 )
-def test_after_a_failover_lost_a_breaker_change_probes_run_one_at_a_time_and_all_jobs_end(
+def test_after_a_failover_that_lost_a_change_of_a_breaker_probes_run_one_at_a_time_and_all_jobs_end(
     parted: Parted,
     kept: tuple[str, ...],
     lost: tuple[str, ...],

@@ -103,7 +103,7 @@ def test_the_mirror_detects_a_loss_on_an_empty_server_with_a_slow_clock(
     assert len(auditlog.rows(database, "SELECT 1 FROM quarantine WHERE kind = 'conflict'")) == 2
 
 
-def test_a_restart_from_an_old_snapshot_orphans_the_later_events(
+def test_after_a_restart_from_an_old_snapshot_the_later_events_are_marked_as_orphaned(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()
@@ -137,7 +137,7 @@ def test_a_restart_from_an_old_snapshot_orphans_the_later_events(
     assert (history[0].type, history[0].orphaned) == ("enqueued", True)
 
 
-def test_loading_a_snapshot_older_than_all_mirrored_events_orphans_the_whole_log(
+def test_loading_a_snapshot_older_than_all_mirrored_events_marks_the_whole_log_as_orphaned(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     server = start_redis()
@@ -170,7 +170,7 @@ def tail_of(server: RedisServer) -> Path:
 
 @pytest.mark.parametrize("lost", ["1 byte", "300 bytes", "5000 bytes", "half a script"])
 @pytest.mark.slow
-def test_a_truncated_append_only_file_orphans_exactly_the_missing_events(
+def test_after_the_append_only_file_was_truncated_exactly_the_missing_events_are_marked_as_orphaned(
     start_redis: Callable[..., RedisServer], database: Database, lost: str
 ) -> None:
     server = start_redis(appendonly="yes", appendfsync="always")
@@ -208,7 +208,7 @@ def test_a_truncated_append_only_file_orphans_exactly_the_missing_events(
 
 
 @pytest.mark.parametrize("goes_on", ["the same mirror", "another"])
-def test_a_mirror_whose_attachment_redis_forgot_attaches_again_after_a_failed_attempt(
+def test_a_mirror_attaches_its_queue_again_after_redis_forgot_the_attachment_and_one_attempt_failed(
     start_redis: Callable[..., RedisServer], database: Database, goes_on: str
 ) -> None:
     """Checks a Redis that loads a snapshot from before the mirror attached the queue.

@@ -135,7 +135,9 @@ def test_a_job_whose_steps_are_missing_in_the_log_fails_at_its_next_step(
         loaded(client, fence)
 
 
-def test_restore_puts_no_box_back_for_a_running_job(client: Client, database: Database) -> None:
+def test_restore_does_not_put_back_the_saved_steps_of_a_running_job(
+    client: Client, database: Database
+) -> None:
     durable_job(client, database)
     fence = claim(client, 1)["order"]
     drain(client, database)
@@ -147,7 +149,7 @@ def test_restore_puts_no_box_back_for_a_running_job(client: Client, database: Da
     complete(client, {"order": fence})
 
 
-def test_restored_box_entries_without_a_live_job_are_removed_after_an_hour(
+def test_restored_steps_that_belong_to_no_live_job_are_removed_after_an_hour(
     client: Client, database: Database
 ) -> None:
     durable_job(client, database)

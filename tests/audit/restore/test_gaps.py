@@ -55,7 +55,7 @@ def finish_unseen(client: Client, database: Database) -> None:
     drain(client, database)
 
 
-def test_a_job_that_may_have_ended_in_a_gap_is_not_restored(
+def test_a_job_that_may_have_ended_in_a_gap_of_the_log_is_not_restored(
     client: Client, database: Database, redis_url: str
 ) -> None:
     with behind_a_gap(client, database) as backup:
@@ -77,7 +77,7 @@ def test_a_job_that_may_have_ended_in_a_gap_is_not_restored(
         assert verify(backup).violations == []
 
 
-def test_jobs_that_may_have_ended_in_a_gap_are_restored_with_accept_gaps(
+def test_with_the_option_accept_gaps_jobs_that_may_have_ended_in_a_gap_of_the_log_are_restored(
     client: Client, database: Database, redis_url: str
 ) -> None:
     with behind_a_gap(client, database) as backup:
@@ -93,7 +93,7 @@ def test_jobs_that_may_have_ended_in_a_gap_are_restored_with_accept_gaps(
         assert compare(client, backup, QUEUE) == ([], [])
 
 
-def test_restore_lists_jobs_that_may_have_ended_in_a_gap_separately(
+def test_restore_lists_separately_the_jobs_that_may_have_ended_in_a_gap_of_the_log(
     client: Client, database: Database, redis_url: str
 ) -> None:
     with behind_a_gap(client, database) as backup:
@@ -110,7 +110,7 @@ def test_restore_lists_jobs_that_may_have_ended_in_a_gap_separately(
     assert {each["job_id"] for each in told if each["uncertain"] is None} == {"anchor", "lost"}
 
 
-def test_the_loss_of_a_job_is_uncertain_after_a_gap_without_a_later_baseline(
+def test_the_loss_of_a_job_is_uncertain_after_a_gap_in_the_log_without_a_later_baseline_event(
     client: Client, database: Database
 ) -> None:
     """Checks a Redis that is flushed after the gap, before its baseline has listed the live jobs."""
@@ -143,7 +143,7 @@ def _dies_after_commit():  # type: ignore[no-untyped-def]
     return die
 
 
-def test_a_mirror_that_was_restarted_after_a_gap_asks_for_the_missing_baseline(
+def test_a_restarted_mirror_requests_the_baseline_event_that_is_missing_after_a_gap_in_the_log(
     client: Client, database: Database
 ) -> None:
     client.run(client.calls.enqueue.many([job(each) for each in FINISHED]))

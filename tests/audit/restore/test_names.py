@@ -96,7 +96,7 @@ def test_a_restored_job_holds_its_unique_name_again(
 
 
 @every_rule
-def test_only_the_holder_of_a_name_is_restored_with_the_name(
+def test_only_the_job_that_holds_a_unique_name_is_restored_with_the_name(
     client: Client, database: Database, rule: str
 ) -> None:
     """Checks each rule for names. With debounce, the claim of the first job frees the name, and a second job takes
@@ -116,7 +116,9 @@ def test_only_the_holder_of_a_name_is_restored_with_the_name(
     assert ["first", *second] == run_all(client)
 
 
-def test_an_expired_window_does_not_prevent_a_restore(client: Client, database: Database) -> None:
+def test_an_expired_throttle_window_does_not_prevent_the_restore_of_a_job(
+    client: Client, database: Database
+) -> None:
     short = ties_of(unique="keep", window_ms=1)
     for job_id in ("first", "second"):
         client.run(client.calls.enqueue.many([job(job_id, ties=short, name=NAME)]))
@@ -130,7 +132,7 @@ def test_an_expired_window_does_not_prevent_a_restore(client: Client, database: 
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_freed_name_does_not_prevent_a_restore(
+def test_a_unique_name_that_an_operator_freed_does_not_prevent_the_restore_of_a_job(
     client: Client, database: Database, ended: bool
 ) -> None:
     enqueue(client, "first", "throttle")
@@ -155,7 +157,7 @@ def holder(client: Client) -> str | None:
     return next((name.job_id for name in client.run(client.calls.names.held(QUEUE))), None)
 
 
-def test_a_restored_job_takes_its_name_back_from_a_revived_job(
+def test_a_restored_job_takes_its_unique_name_back_from_an_ended_job_that_an_old_snapshot_brought_back(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """Checks the order: the restore removes the revived job before it gives the name to the lost job."""
@@ -226,7 +228,7 @@ def test_a_throttle_window_is_in_force_after_a_restore(
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_restore_puts_back_the_window_of_a_name_that_a_failover_lost(
+def test_restore_puts_back_the_throttle_window_of_a_unique_name_that_a_failover_lost(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     pair = Pair(start_redis)
@@ -248,7 +250,9 @@ def test_restore_puts_back_the_window_of_a_name_that_a_failover_lost(
         assert_agree(new, database, LogVerdict.HOLDS)
 
 
-def test_the_later_of_two_windows_of_a_name_is_restored(client: Client, database: Database) -> None:
+def test_if_a_unique_name_has_had_two_throttle_windows_the_later_window_is_restored(
+    client: Client, database: Database
+) -> None:
     """Checks a name that an operator freed after its first window. Another name, whose window has closed, is not
     restored.
     """
@@ -265,7 +269,9 @@ def test_the_later_of_two_windows_of_a_name_is_restored(client: Client, database
     assert [name.job_id for name in client.run(client.calls.names.held(QUEUE))] == ["second"]
 
 
-def test_restore_does_not_take_a_name_from_a_newer_job(client: Client, database: Database) -> None:
+def test_restore_does_not_take_a_unique_name_from_a_newer_job(
+    client: Client, database: Database
+) -> None:
     throttle(client, "first")
     run_all(client)
     lose_all(client, database)
@@ -281,7 +287,7 @@ def test_restore_does_not_take_a_name_from_a_newer_job(client: Client, database:
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_restore_does_not_read_expired_names(
+def test_restore_does_not_read_unique_names_that_have_expired(
     client: Client, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks that restore reads only names that are still held. One expiry has more digits than the present time."""

@@ -70,7 +70,7 @@ def test_restore_keeps_results_and_wakes_a_caller_that_waits_for_a_restored_job(
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_verify_accepts_the_result_of_a_first_job_if_redis_lost_the_second_job_with_that_id(
+def test_verify_accepts_the_result_of_the_first_of_two_jobs_with_one_id_if_redis_lost_the_second_job(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """Checks a promoted replica that has only the first job with an id.
@@ -137,7 +137,7 @@ def test_a_restore_puts_back_the_result_of_a_job_whose_end_redis_forgot(
         assert compare(new, database, QUEUE) == ([], [])
 
 
-def test_a_parent_never_sees_a_child_as_missing_while_a_restore_removes_the_revived_child(
+def test_a_parent_never_sees_an_ended_child_as_missing_while_a_restore_removes_the_child_from_the_live_jobs(
     start_redis: Callable[..., RedisServer], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks revived jobs that fill more than one call: after each call, each job is alive or has its result."""

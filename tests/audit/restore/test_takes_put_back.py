@@ -71,7 +71,7 @@ def take_with_falling_numbers(client: Client, server: RedisServer, fence: str) -
         take_again(client, fence, entry, name, number)
 
 
-def test_the_log_stays_true_if_a_worker_saves_lost_waits_again_with_falling_signal_numbers(
+def test_verify_accepts_the_log_after_a_worker_has_saved_lost_waits_again_out_of_the_order_of_their_signals(
     start_redis: Start, database: Database
 ) -> None:
     with running(start_redis, database) as (client, server, fence):
@@ -83,7 +83,7 @@ def test_the_log_stays_true_if_a_worker_saves_lost_waits_again_with_falling_sign
         assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_the_doctor_keeps_a_signal_whose_earlier_signal_a_failover_lost(
+def test_the_doctor_keeps_a_signal_though_a_failover_lost_an_earlier_signal_of_the_job(
     start_redis: Start, database: Database
 ) -> None:
     """Redis lacks signal 2: no wait had taken it before the failover."""
@@ -100,7 +100,7 @@ def test_the_doctor_keeps_a_signal_whose_earlier_signal_a_failover_lost(
 
 
 @pytest.mark.parametrize("value", ["false", '"one"'])
-def test_a_wait_saved_again_beside_a_new_signal_with_its_number_is_restored_as_taken(
+def test_a_wait_that_was_saved_again_is_restored_though_a_new_signal_has_the_number_of_its_lost_signal(
     start_redis: Start, database: Database, value: str
 ) -> None:
     """Another signal has the number of the forgotten one when the worker saves the wait again. Then Redis loses all."""

@@ -173,7 +173,7 @@ def test_a_signal_that_is_sent_during_a_restore_does_not_prevent_the_restore(
     assert before == boxes(client)
 
 
-def test_a_box_that_changed_during_its_restore_is_not_reported_as_put_back(
+def test_if_the_saved_steps_of_a_job_change_during_a_restore_they_are_reported_as_lost(
     client: Client, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parked(client, database)
@@ -213,7 +213,7 @@ def test_restore_puts_back_the_signals_of_a_job_that_has_never_run(
 
 
 @pytest.mark.parametrize("is_restored", [False, True])
-def test_restore_puts_a_signal_that_arrived_after_a_loss_into_the_box_of_the_claim(
+def test_restore_puts_back_signals_and_steps_together_though_the_signals_arrived_after_redis_lost_the_steps(
     start_redis: Callable[..., RedisServer], database: Database, *, is_restored: bool
 ) -> None:
     """Redis forgets the box of a running job, and a signal begins another box before the next save."""
@@ -283,7 +283,7 @@ def taken_and_forgotten(client: Client, database: Database, server: RedisServer)
 
 
 @pytest.mark.parametrize("name", ["refusal", "approval"])
-def test_a_new_signal_with_the_number_of_a_lost_signal_is_restored_as_not_taken(
+def test_a_new_signal_with_the_number_of_a_lost_signal_is_restored_as_not_yet_taken_by_a_wait(
     start_redis: Callable[..., RedisServer], database: Database, name: str
 ) -> None:
     server = start_redis()
@@ -314,7 +314,7 @@ def test_a_new_signal_with_the_number_of_a_lost_signal_is_restored_as_not_taken(
         assert_agree(client, database, LogVerdict.HOLDS)
 
 
-def test_a_signal_that_was_sent_again_after_a_loss_and_taken_is_restored_as_taken(
+def test_a_signal_that_was_sent_again_after_a_loss_is_restored_as_taken_if_a_wait_has_taken_it(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:
     """Checks a signal that was sent twice under the same number. The log has its value once."""

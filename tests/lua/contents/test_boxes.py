@@ -15,7 +15,7 @@ VALUE = '{"id":1}'
 DIGEST = digest_of(VALUE)
 
 
-def test_the_first_saved_step_of_a_job_creates_the_jobs_box(seed: Seed) -> None:
+def test_the_first_saved_step_of_a_job_creates_the_store_of_the_jobs_steps(seed: Seed) -> None:
     claim = seed.running("a")
 
     changes = seed.changes(lambda: seed.save(claim))
@@ -75,14 +75,14 @@ def test_only_the_worker_that_holds_the_claim_can_save_a_step(seed: Seed) -> Non
         assert before["outbox"] == seed.snapshot()["outbox"]
 
 
-def test_an_entry_is_not_saved_if_entries_before_it_are_missing(seed: Seed) -> None:
+def test_a_step_is_not_saved_if_redis_lacks_steps_before_it(seed: Seed) -> None:
     claim = seed.running("a")
     seed.save(claim)
 
     assert {0: NotSaved("behind", 1)} == seed.save(claim, entry=3)
 
 
-def test_an_entry_with_another_step_name_or_another_box_id_is_refused(
+def test_a_step_is_refused_if_its_number_has_another_name_or_its_job_has_another_id_for_its_steps(
     seed: Seed,
 ) -> None:
     a, b = seed.running("a"), seed.running("b")
@@ -93,7 +93,7 @@ def test_an_entry_with_another_step_name_or_another_box_id_is_refused(
     assert {1: NotSaved("conflict", None)} == seed.save(a, b)
 
 
-def test_a_full_box_refuses_further_entries(seed: Seed) -> None:
+def test_a_job_whose_store_of_steps_is_full_can_save_no_further_step(seed: Seed) -> None:
     claim = seed.running("a")
     seed.save(claim)
     seed.control.hset(seed.keys("boxes"), LIFE, "job=a entries=10000 bytes=8")
@@ -106,7 +106,7 @@ def test_a_full_box_refuses_further_entries(seed: Seed) -> None:
     seed.control.hset(seed.keys("boxes"), LIFE, "job=a entries=2 bytes=8")
 
 
-def test_entries_saved_together_in_one_call_are_stored_like_entries_saved_one_by_one(
+def test_steps_that_are_saved_in_one_call_are_stored_like_steps_saved_one_by_one(
     seed: Seed,
 ) -> None:
     """Most entries of a call are the results of children: each has the form of the one before it. Here every form of
@@ -169,7 +169,7 @@ def test_entries_saved_together_in_one_call_are_stored_like_entries_saved_one_by
     assert middle - first == 3  # saved, begun, saved
 
 
-def test_a_step_entry_without_a_value_names_the_reason_why_the_value_is_missing(seed: Seed) -> None:
+def test_a_saved_step_without_a_value_has_the_reason_why_the_value_is_missing(seed: Seed) -> None:
     claim = seed.running("a")
 
     changes = seed.changes(lambda: seed.save(claim, value="!too_large"))
@@ -207,7 +207,9 @@ def test_the_log_has_the_value_of_a_step_if_the_job_requests_it(seed: Seed) -> N
     assert VALUE == seed.entries()[-1].jobs[0].fields["value"]
 
 
-def test_the_next_claim_deletes_the_box_of_a_job_that_has_ended(seed: Seed) -> None:
+def test_the_next_claim_of_the_queue_deletes_the_saved_steps_of_a_job_that_has_ended(
+    seed: Seed,
+) -> None:
     claim = seed.running("a")
     seed.save(claim)
 
@@ -222,7 +224,7 @@ def test_the_next_claim_deletes_the_box_of_a_job_that_has_ended(seed: Seed) -> N
     assert f"box|{LIFE}" not in found["expiring"]
 
 
-def test_several_claims_together_empty_a_large_box(seed: Seed) -> None:
+def test_many_saved_steps_of_an_ended_job_are_deleted_by_several_claims(seed: Seed) -> None:
     claim = seed.running("a")
     seed.save(claim)
     fields = {f"{LIFE}|{n}": f"s{n} begun at=1 fence=1-1" for n in range(2, 2_501)}
@@ -238,7 +240,7 @@ def test_several_claims_together_empty_a_large_box(seed: Seed) -> None:
     assert [1_501, 501, 0] == sizes
 
 
-def test_a_dead_job_keeps_its_box_until_it_is_pruned(seed: Seed) -> None:
+def test_a_dead_job_keeps_its_saved_steps_until_it_is_pruned(seed: Seed) -> None:
     claim = seed.running("a")
     seed.save(claim)
     seed.fail(claim, verdict="final")
@@ -254,7 +256,7 @@ def test_a_dead_job_keeps_its_box_until_it_is_pruned(seed: Seed) -> None:
     assert f"box|{LIFE}" in seed.snapshot()["expiring"]
 
 
-def test_only_the_worker_that_holds_the_claim_can_read_the_box(seed: Seed) -> None:
+def test_only_the_worker_that_holds_the_claim_can_read_the_saved_steps(seed: Seed) -> None:
     claim = seed.running("a")
     seed.save(claim)
     read = seed.client.calls.reads.box
@@ -265,7 +267,7 @@ def test_only_the_worker_that_holds_the_claim_can_read_the_box(seed: Seed) -> No
 
 
 @pytest.mark.parametrize("size", [0, 3_000], ids=["small", "with pages that are cut"])
-def test_a_box_is_read_in_pages(seed: Seed, size: int) -> None:
+def test_saved_steps_are_read_in_pages(seed: Seed, size: int) -> None:
     claim = seed.running("a")
     seed.save(claim)
     fields = {f"{LIFE}|{n}": f"s{n} begun at=1 fence=1-1" for n in range(2, 2_601)}
@@ -281,7 +283,9 @@ def test_a_box_is_read_in_pages(seed: Seed, size: int) -> None:
     assert ["charge", *(f"s{n}" for n in range(2, 2_601))] == [each.name for each in box.entries]
 
 
-def test_failures_before_a_saved_step_do_not_count(seed: Seed) -> None:
+def test_once_a_step_is_saved_earlier_failures_do_not_count_towards_max_attempts(
+    seed: Seed,
+) -> None:
     """The job has max_attempts=3. It dies of the third failure after its last saved step."""
     for failures in range(2):
         claim = seed.running("a") if not failures else seed.claim_one("a")
@@ -315,7 +319,9 @@ def test_only_a_newly_saved_step_stops_earlier_failures_from_counting(seed: Seed
     assert " base=1/0 " in seed.state("a")
 
 
-def test_lost_workers_before_a_saved_step_do_not_count(seed: Seed) -> None:
+def test_once_a_step_is_saved_earlier_losses_of_workers_do_not_count_towards_max_losses(
+    seed: Seed,
+) -> None:
     claim = seed.running("a")
     states = []
     for losses in range(5):

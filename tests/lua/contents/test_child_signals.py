@@ -34,7 +34,7 @@ def told(seed: Seed, *children: int, life: str = LIFE) -> list[Sent]:
         ((12,), (11, 12), [NOT_SENT, WAKES]),
     ],
 )
-def test_only_the_child_for_which_a_parked_parent_waits_wakes_it(
+def test_a_parked_parent_is_woken_only_by_the_child_for_which_it_waits(
     seed: Seed, waits: tuple[int, ...], ended: tuple[int, ...], answers: list[Sent]
 ) -> None:
     park(seed, *waits)
@@ -46,7 +46,9 @@ def test_only_the_child_for_which_a_parked_parent_waits_wakes_it(
     assert (before["state"] == after["state"]) is (WAKES not in answers)
 
 
-def test_a_signal_for_another_box_of_the_parent_is_refused(seed: Seed) -> None:
+def test_the_signal_of_a_child_is_refused_if_the_parent_has_another_id_for_its_steps_by_now(
+    seed: Seed,
+) -> None:
     park(seed, 12)
 
     assert [GONE, GONE] == told(seed, 11, 12, life=OTHER)

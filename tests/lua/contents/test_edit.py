@@ -15,7 +15,9 @@ def ids(seed: Seed, limit: int = 100) -> list[str]:
     return [job.id for job in seed.claim(limit).jobs]
 
 
-def test_an_edited_priority_moves_a_plain_job_to_the_tail_of_another_list(seed: Seed) -> None:
+def test_an_edit_of_the_priority_moves_a_job_without_caps_to_the_end_of_another_list(
+    seed: Seed,
+) -> None:
     seed.enqueue("a", "b")
     seed.enqueue("c", priority="high")
 
@@ -68,7 +70,9 @@ def test_a_job_that_an_edit_delays_keeps_its_place_in_line(seed: Seed, lane: str
 
 
 @pytest.mark.parametrize("lane", ["", LANE])
-def test_a_delayed_job_edited_to_run_now_joins_the_tail_of_its_list(seed: Seed, lane: str) -> None:
+def test_a_delayed_job_that_is_edited_to_run_now_joins_the_end_of_its_list(
+    seed: Seed, lane: str
+) -> None:
     seed.enqueue("a", delay_ms=60_000, lane=lane)
     seed.enqueue("b", lane=lane)
     seed.take_token()
@@ -83,7 +87,9 @@ def test_a_delayed_job_edited_to_run_now_joins_the_tail_of_its_list(seed: Seed, 
 
 
 @pytest.mark.parametrize("lane", ["", LANE])
-def test_a_retry_edited_to_run_now_keeps_its_place_in_line(seed: Seed, lane: str) -> None:
+def test_a_job_whose_retry_is_edited_to_run_now_keeps_its_place_in_line(
+    seed: Seed, lane: str
+) -> None:
     seed.enqueue("a", "b", lane=lane)
     seed.fail(seed.claim_one("a"), delay_ms=60_000)
     seed.take_token()
@@ -324,7 +330,7 @@ def test_jobs_of_a_paused_queue_can_be_edited(seed: Seed) -> None:
     assert ["b", "a"] == ids(seed)
 
 
-def test_an_edited_unique_job_keeps_its_name(seed: Seed) -> None:
+def test_an_edited_unique_job_keeps_its_unique_name(seed: Seed) -> None:
     seed.enqueue("a", name="t/a")
     seed.edit("a", priority="high", expires="+9000", due="+1000")
 
@@ -334,7 +340,7 @@ def test_an_edited_unique_job_keeps_its_name(seed: Seed) -> None:
     assert seed.enqueue("b", name="t/a").ids
 
 
-def test_an_edit_moves_a_plain_job_into_the_lane_of_its_tasks_new_cap(
+def test_an_edit_moves_a_job_without_caps_into_the_lane_of_its_tasks_new_cap(
     seed: Seed,
 ) -> None:
     seed.enqueue("a", "b")
@@ -356,7 +362,7 @@ def test_250_jobs_can_be_edited_in_one_call(seed: Seed) -> None:
     assert sorted(names) == sorted(ids(seed, 250))
 
 
-def test_an_edited_retry_that_expires_is_dead_and_can_be_requeued(
+def test_an_edited_job_that_expires_before_its_retry_is_dead_and_can_be_requeued(
     seed: Seed,
 ) -> None:
     """The deadline of the retry is before its due time. So it expires. The edit has removed its

@@ -82,7 +82,7 @@ def test_messages_are_sent_for_a_minute_after_the_last_listen_call(
     assert ["d"] == listener.told()
 
 
-def test_a_second_client_that_begins_to_listen_does_not_make_other_clients_read_the_facts_again(
+def test_a_second_client_that_listens_does_not_make_other_clients_read_facts_about_the_queue_again(
     seed: Seed,
 ) -> None:
     """Each new version makes every client's next call read the facts about the queue again."""
@@ -184,7 +184,9 @@ def test_a_worker_without_rights_to_the_channel_causes_no_denials_in_the_acl_log
     assert ["b"] == listener.told()
 
 
-def test_a_listen_call_creates_no_job(seed: Seed) -> None:
+def test_a_listen_call_for_an_invalid_name_or_as_the_first_call_to_a_queue_creates_no_job(
+    seed: Seed,
+) -> None:
     """The listen call is the first call of this client to the queue."""
     with pytest.raises(RqCoreError):
         seed.client.run(seed.calls.endings.listen("not a name"))
@@ -193,7 +195,7 @@ def test_a_listen_call_creates_no_job(seed: Seed) -> None:
     assert {} == seed.snapshot()["jobs"]
 
 
-def test_a_job_can_end_on_a_server_without_spublish(
+def test_a_job_can_end_on_a_server_without_the_command_spublish(
     start_redis: Callable[..., RedisServer], tmp_path: Path
 ) -> None:
     """The call must not fail after it has appended its event."""

@@ -109,7 +109,9 @@ def test_the_enqueued_event_says_who_enqueued_the_jobs_and_why(seed: Seed) -> No
     assert told == [("ann", why, 3), ("ann", why, 3), ("c-1", None, 1)]
 
 
-def test_a_job_record_with_an_invalid_kind_number_is_refused(seed: Seed) -> None:
+def test_a_job_record_that_refers_to_common_fields_by_an_invalid_number_is_refused(
+    seed: Seed,
+) -> None:
     call = seed.client.calls.enqueue.chunk(seed.queue, [seed.job("a")], why="again")
     (record,) = call.each
     seed.enqueue("first")
@@ -274,7 +276,7 @@ def test_a_requeued_job_joins_the_tail_of_its_list(seed: Seed) -> None:
     assert ["b", "a", "c"] == [c.id for c in seed.claim().jobs]
 
 
-def test_delayed_jobs_join_the_tail_in_the_order_of_their_due_times(
+def test_delayed_jobs_join_the_tail_of_their_list_in_the_order_of_their_due_times(
     seed: Seed,
 ) -> None:
     seed.enqueue("second", delay_ms=2_000)

@@ -177,7 +177,9 @@ def test_an_ended_job_leaves_no_deadline_in_the_index(seed: Seed) -> None:
     assert not [m for m in seed.snapshot()["expiring"] if m.startswith("job|")]
 
 
-def test_the_key_meta_of_a_queue_without_deadlines_has_no_field_ties(seed: Seed) -> None:
+def test_a_queue_whose_jobs_never_had_a_deadline_is_not_marked_as_a_queue_with_deadlines(
+    seed: Seed,
+) -> None:
     seed.complete(seed.running("a"))
 
     assert seed.meta("ties") is None

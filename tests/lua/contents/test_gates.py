@@ -10,7 +10,7 @@ from tests.kit.seed import Seed
 from tests.lua.contents.entries import T
 
 
-def test_a_pause_stops_claims_and_no_other_calls(seed: Seed) -> None:
+def test_the_pause_of_a_queue_stops_claims_and_no_other_calls(seed: Seed) -> None:
     held = seed.running("held")
     seed.enqueue("a")
     seed.configure(paused=1)

@@ -46,7 +46,7 @@ def result(seed: Seed, job_id: str) -> str | None:
     return None if found is None else str(found)
 
 
-def test_enqueue_writes_the_window_of_a_remembered_id_into_the_state_line_the_event_and_results(
+def test_enqueue_writes_the_end_of_a_remembered_id_into_the_state_line_the_event_and_the_key_results(
     seed: Seed,
 ) -> None:
     seed.client.run(seed.client.calls.delivery.handshake("q"))
@@ -169,7 +169,7 @@ def test_the_state_line_of_each_claimed_job_has_the_digest_of_that_jobs_own_call
 
 
 @pytest.mark.damaged
-def test_a_field_that_a_client_hid_in_the_digest_of_a_call_is_still_read(
+def test_a_field_that_a_client_hid_in_the_call_digest_of_a_state_line_is_still_read(
     seed: Seed,
 ) -> None:
     """The other jobs of the call have lines of the same form, which are not read field by field."""
@@ -221,7 +221,7 @@ def test_a_call_that_lacks_needed_keys_is_sent_again_with_these_keys(
 
 
 @LANES
-def test_a_remembered_id_makes_calls_duplicates_until_both_the_job_and_the_window_have_ended(
+def test_a_remembered_id_makes_calls_duplicates_until_both_its_job_and_its_time_to_be_remembered_have_ended(
     seed: Seed, lane: str
 ) -> None:
     enqueue(seed, "a", lane=lane)
@@ -241,7 +241,7 @@ def test_a_remembered_id_makes_calls_duplicates_until_both_the_job_and_the_windo
     assert {} == seed.snapshot()["results"] == seed.snapshot()["kept"]
 
 
-def test_an_id_makes_calls_duplicates_while_its_job_is_alive_though_the_window_has_ended(
+def test_an_id_makes_calls_duplicates_while_its_job_is_alive_though_its_time_to_be_remembered_has_ended(
     seed: Seed,
 ) -> None:
     enqueue(seed, "a", delay_ms=3 * DAY)
@@ -268,7 +268,7 @@ ENDED: list[tuple[Callable[[Seed], None], str | None]] = [
 
 @LANES
 @pytest.mark.parametrize(("end", "outcome"), ENDED, ids=lambda it: getattr(it, "__name__", it))
-def test_each_end_of_a_claimed_job_writes_its_outcome_into_results(
+def test_each_end_of_a_claimed_job_writes_the_outcome_into_the_key_results(
     seed: Seed, end: Callable[[Seed], None], outcome: str | None, lane: str
 ) -> None:
     enqueue(seed, "a", lane=lane, expires_in_ms=DAY, remember_ms=3 * DAY)
@@ -408,7 +408,7 @@ def test_an_id_that_is_recorded_for_a_rejected_job_makes_later_jobs_of_the_call_
     assert ("k",) == found.mismatched
 
 
-def test_an_enqueued_event_has_the_ends_of_both_windows_but_no_digest_for_a_call_without_one(
+def test_the_enqueued_event_of_a_call_without_a_digest_has_the_ends_of_the_remembered_id_and_of_the_throttle(
     seed: Seed,
 ) -> None:
     window = {"name": "t/x", "unique": "keep", "window_ms": 5_000, "remember_ms": DAY, "call": "="}
@@ -430,7 +430,9 @@ def test_a_replaced_id_refers_to_the_new_job(seed: Seed) -> None:
     assert (("k", "b"),) == enqueue(seed, "k", name="t/x").held
 
 
-def test_a_claim_forgets_expired_ids_and_reports_whether_more_are_left(seed: Seed) -> None:
+def test_a_claim_forgets_expired_remembered_ids_and_reports_whether_more_expired_ids_are_left(
+    seed: Seed,
+) -> None:
     ids = [f"j{n}" for n in range(7)]
     enqueue(seed, *ids)
     seed.complete(*seed.claim().jobs)
@@ -447,7 +449,7 @@ def test_a_claim_forgets_expired_ids_and_reports_whether_more_are_left(seed: See
     assert "0" == seed.meta("results_bytes")
 
 
-def test_an_id_is_not_forgotten_before_its_window_ends(seed: Seed) -> None:
+def test_an_id_is_not_forgotten_before_its_time_to_be_remembered_has_ended(seed: Seed) -> None:
     enqueue(seed, "a")
     end_by_success(seed)
     seed.advance(DAY - 1)
@@ -477,7 +479,7 @@ def test_new_jobs_with_remembered_ids_are_refused_when_the_key_results_is_full(
     assert ("c",) == enqueue(seed, "c").ids
 
 
-def test_an_id_with_a_stored_result_but_without_a_remembered_window_can_be_enqueued_again(
+def test_an_id_with_a_stored_result_that_is_not_a_remembered_id_can_be_enqueued_again(
     seed: Seed,
 ) -> None:
     enqueue(seed, "x")
@@ -601,7 +603,7 @@ def test_random_histories_of_remembered_ids_agree_with_the_model(seed: Seed, num
 
 
 @LANES
-def test_a_job_that_may_never_wait_is_a_duplicate_of_a_known_job_and_is_otherwise_rejected(
+def test_a_job_with_the_rule_never_to_wait_is_a_duplicate_if_its_id_is_known_and_otherwise_rejected(
     seed: Seed, lane: str
 ) -> None:
     """A parent that runs again sends its children with the rule ``rq_core.app.durable.children.NEVER``. A known child

@@ -25,7 +25,9 @@ def enqueue(seed: Seed, *ids: str, how: str = "keep", **options: Any) -> Any:
     return seed.enqueue(*(seed.job(i, unique=how, name=NAME, **options) for i in ids))
 
 
-def test_enqueue_writes_a_unique_name_into_the_state_line_the_event_and_slots(seed: Seed) -> None:
+def test_enqueue_writes_a_unique_name_into_the_state_line_the_event_and_the_key_slots(
+    seed: Seed,
+) -> None:
     seed.client.run(seed.client.calls.delivery.handshake("q"))
     found = enqueue(seed, "a")
     (told,) = [e for e in seed.snapshot()["outbox"] if e[1]["type"] == "enqueued"]
@@ -42,7 +44,7 @@ def test_enqueue_writes_a_unique_name_into_the_state_line_the_event_and_slots(se
 
 
 @LANES
-def test_a_job_keeps_its_name_through_retries_and_rollbacks(seed: Seed, lane: str) -> None:
+def test_a_job_keeps_its_unique_name_through_retries_and_rollbacks(seed: Seed, lane: str) -> None:
     enqueue(seed, "a", lane=lane)
     for settle in (seed.fail, seed.rollback):
         (claim,) = seed.claim().jobs
@@ -103,7 +105,7 @@ ENDS = [value for name, value in list(globals().items()) if name.startswith("end
 
 @LANES
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
-def test_each_end_of_a_job_frees_its_name(
+def test_each_end_of_a_job_frees_its_unique_name(
     seed: Seed, end: Callable[[Seed], None], lane: str
 ) -> None:
     enqueue(seed, "a", lane=lane, expires_in_ms=86_400_000)
@@ -115,7 +117,7 @@ def test_each_end_of_a_job_frees_its_name(
     assert "b" == holder(seed)
 
 
-def test_a_refused_settlement_frees_no_name(seed: Seed) -> None:
+def test_a_refused_settlement_frees_no_unique_name(seed: Seed) -> None:
     enqueue(seed, "a")
     (claim,) = seed.claim().jobs
     seed.rollback(claim)
@@ -136,7 +138,9 @@ def test_the_end_of_a_job_does_not_free_a_name_that_another_job_now_holds(seed: 
 
 @LANES
 @pytest.mark.parametrize("delay_ms", [0, 5_000])
-def test_a_waiting_job_can_be_replaced(seed: Seed, lane: str, delay_ms: int) -> None:
+def test_a_waiting_job_can_be_replaced_by_a_job_with_the_same_unique_name(
+    seed: Seed, lane: str, delay_ms: int
+) -> None:
     enqueue(seed, "a", lane=lane, delay_ms=delay_ms)
     found = enqueue(seed, "b", how="replace", lane=lane)
 
@@ -149,7 +153,9 @@ def test_a_waiting_job_can_be_replaced(seed: Seed, lane: str, delay_ms: int) -> 
 
 
 @pytest.mark.parametrize("waits_again", [False, True])
-def test_a_job_that_was_claimed_cannot_be_replaced(seed: Seed, waits_again: bool) -> None:
+def test_a_job_that_was_claimed_cannot_be_replaced_by_a_job_with_the_same_unique_name(
+    seed: Seed, waits_again: bool
+) -> None:
     enqueue(seed, "a")
     (claim,) = seed.claim().jobs
     if waits_again:
@@ -160,7 +166,7 @@ def test_a_job_that_was_claimed_cannot_be_replaced(seed: Seed, waits_again: bool
 
 
 @pytest.mark.parametrize(("how", "stands"), [("keep", 0), ("reject", 0), ("replace", 249)])
-def test_only_one_of_many_jobs_with_one_name_in_a_call_is_enqueued(
+def test_only_one_of_many_jobs_with_the_same_unique_name_in_a_call_is_enqueued(
     seed: Seed, how: str, stands: int
 ) -> None:
     jobs = [seed.job(f"j-{n}", unique=how, name=NAME) for n in range(250)]
@@ -173,7 +179,7 @@ def test_only_one_of_many_jobs_with_one_name_in_a_call_is_enqueued(
 
 
 @pytest.mark.parametrize("holds", ["nothing", "a job that waits", "a job that runs"])
-def test_a_second_job_with_one_id_in_a_call_may_replace_only_a_waiting_holder_of_its_own_name(
+def test_the_second_job_of_a_call_with_the_same_id_may_replace_only_a_waiting_job_with_its_own_unique_name(
     seed: Seed, holds: str
 ) -> None:
     """Two jobs of the call have one id. The last job of the call replaces the first of them, so the second may be
@@ -195,7 +201,7 @@ def test_a_second_job_with_one_id_in_a_call_may_replace_only_a_waiting_holder_of
     assert (("twice", "holder") in accepted.replaced) == (holds == "a job that waits")
 
 
-def test_a_duplicate_id_is_reported_as_a_duplicate_even_if_the_name_is_held_too(
+def test_a_duplicate_id_is_reported_as_a_duplicate_even_if_the_unique_name_is_held_too(
     seed: Seed,
 ) -> None:
     enqueue(seed, "a")
@@ -205,7 +211,7 @@ def test_a_duplicate_id_is_reported_as_a_duplicate_even_if_the_name_is_held_too(
     assert (("b", "a"),) == found.replaced
 
 
-def test_a_job_that_is_discarded_for_its_cap_takes_no_name(seed: Seed) -> None:
+def test_a_job_that_is_discarded_for_its_cap_takes_no_unique_name(seed: Seed) -> None:
     seed.cap("host=h", 0)
     found = enqueue(seed, "a", lane="2+host=h", full="discard|host=h")
 
@@ -213,7 +219,7 @@ def test_a_job_that_is_discarded_for_its_cap_takes_no_name(seed: Seed) -> None:
     assert holder(seed) is None
 
 
-def test_a_dead_job_can_be_requeued_only_if_its_name_is_free(seed: Seed) -> None:
+def test_a_dead_job_can_be_requeued_only_if_its_unique_name_is_free(seed: Seed) -> None:
     enqueue(seed, "a")
     end_by_a_final_failure(seed)
     enqueue(seed, "b")
@@ -225,7 +231,7 @@ def test_a_dead_job_can_be_requeued_only_if_its_name_is_free(seed: Seed) -> None
     assert (("b", "a"),) == enqueue(seed, "b").held
 
 
-def test_only_one_of_two_dead_jobs_with_one_name_is_requeued(seed: Seed) -> None:
+def test_only_one_of_two_dead_jobs_with_the_same_unique_name_is_requeued(seed: Seed) -> None:
     for job_id in ("a", "b"):
         enqueue(seed, job_id)
         end_by_a_final_failure(seed)
@@ -269,7 +275,7 @@ def test_a_job_continues_without_its_name_after_an_operator_freed_the_name(
     assert "b" == holder(seed)
 
 
-def test_freeing_a_free_name_changes_nothing(seed: Seed) -> None:
+def test_freeing_a_unique_name_that_no_job_holds_changes_nothing(seed: Seed) -> None:
     enqueue(seed, "a")
 
     assert {} == seed.changes(lambda: seed.free("t/tenant=other"))

@@ -82,7 +82,7 @@ def test_only_the_attached_database_can_trim_and_detach(seed: Seed) -> None:
     assert before == seed.snapshot()
 
 
-def test_a_queue_accepts_only_a_database_with_the_stamp_of_its_first_attach(
+def test_a_queue_that_was_attached_once_refuses_an_audit_database_with_another_stamp(
     seed: Seed,
 ) -> None:
     calls = seed.client.calls
@@ -154,7 +154,7 @@ def test_the_next_attach_completes_a_baseline_that_was_interrupted(seed: Seed) -
     assert events_of(seed.entries(), "a")[-1] == "baseline"
 
 
-def test_detaching_is_logged_and_stops_counting_the_backlog(seed: Seed) -> None:
+def test_detaching_a_queue_is_logged_and_ends_the_count_of_its_backlog(seed: Seed) -> None:
     seed.enqueue("a")
     seed.attach()
     seed.enqueue("b")

@@ -80,7 +80,7 @@ def test_a_remembered_id_can_be_enqueued_again_if_its_job_expired_before_any_cla
     assert (("k",), ("k",), ()) == (found.ids, found.duplicates, found.mismatched)
 
 
-def test_the_id_of_an_overdue_job_can_be_enqueued_again_once_the_remembered_window_has_ended(
+def test_the_id_of_an_overdue_job_can_be_enqueued_again_once_the_id_is_no_longer_remembered(
     seed: Seed,
 ) -> None:
     given_back(seed, "", remember_ms=900)

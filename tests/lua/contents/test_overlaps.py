@@ -80,7 +80,7 @@ def state_of(seed: Seed, job_id: str) -> str | None:
 
 
 @pytest.mark.parametrize(("overlap", "state", "outcome", "after", "claimable"), CELLS)
-def test_an_instant_follows_the_rule_for_overlaps_while_an_earlier_job_lives(
+def test_an_instant_of_a_schedule_follows_the_rule_for_overlaps_while_an_earlier_job_is_alive(
     seed: Seed, overlap: str, state: str | None, outcome: str, after: str | None, claimable: str
 ) -> None:
     put(seed, every=10, overlap=overlap)

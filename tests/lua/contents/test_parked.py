@@ -140,7 +140,7 @@ def test_a_job_that_parks_after_its_signal_came_is_woken_at_once(seed: Seed) -> 
     [("2", LIFE, ""), ("1", LIFE, "2"), ("1", LIFE, "1,2+"), ("1", "f" * 16, "")],
     ids=["its wait", "another entry", "a saved entry", "its box"],
 )
-def test_a_job_does_not_park_if_redis_lacks_entries_that_its_worker_has_saved(
+def test_a_job_does_not_park_if_redis_lacks_steps_that_its_worker_has_saved(
     seed: Seed, waits: str, life: str, knows: str
 ) -> None:
     claim = seed.running("a")
@@ -153,7 +153,7 @@ def test_a_job_does_not_park_if_redis_lacks_entries_that_its_worker_has_saved(
     assert {"a": "parked"} == seed.park(claim)
 
 
-def test_a_job_does_not_park_if_redis_has_a_step_as_begun_that_its_worker_has_saved(
+def test_a_job_does_not_park_if_redis_has_a_step_only_as_begun_though_its_worker_has_saved_it(
     seed: Seed,
 ) -> None:
     claim = seed.running("a")
@@ -165,7 +165,9 @@ def test_a_job_does_not_park_if_redis_has_a_step_as_begun_that_its_worker_has_sa
     assert {"a": "parked"} == seed.park(claim, waits="2", knows="1+")
 
 
-def test_other_jobs_park_though_redis_lacks_the_entries_of_one_job_in_the_call(seed: Seed) -> None:
+def test_other_jobs_park_though_redis_lacks_the_saved_steps_of_one_job_in_the_call(
+    seed: Seed,
+) -> None:
     """Checks a job in a lane: its place in the cap stays taken, and the other job's place is free."""
     seed.cap("host", 1)
     held = [seed.running(name, scopes=[f"host={name}"]) for name in ("a", "b")]
@@ -182,7 +184,9 @@ def test_other_jobs_park_though_redis_lacks_the_entries_of_one_job_in_the_call(s
     assert ["a"] == list(seed.snapshot()["leases"])
 
 
-def test_a_cancelled_job_ends_when_it_parks_although_redis_lacks_its_entries(seed: Seed) -> None:
+def test_a_cancelled_job_ends_when_it_parks_although_redis_lacks_its_saved_steps(
+    seed: Seed,
+) -> None:
     claim = seed.running("a")
     seed.cancel("a")
 
@@ -191,7 +195,7 @@ def test_a_cancelled_job_ends_when_it_parks_although_redis_lacks_its_entries(see
 
 @pytest.mark.parametrize("end", ["fail", "rollback"])
 @pytest.mark.parametrize("lost", ["an entry", "the box", "the fact"])
-def test_a_failure_or_rollback_does_not_end_a_claim_while_redis_lacks_its_saved_entries(
+def test_a_failure_or_rollback_does_not_end_a_claim_while_redis_lacks_the_saved_steps_of_its_job(
     seed: Seed, end: str, lost: str
 ) -> None:
     """``the fact`` is a replica that had received nothing of any box, so that the queue is not durable there."""
@@ -258,7 +262,7 @@ def test_a_signal_that_wakes_a_job_removes_the_timeout_of_the_jobs_wait_from_the
     assert changes["parked"] == {"a": (float(T), None)}
 
 
-def test_the_refusal_of_a_save_says_that_the_box_belongs_to_another_job(
+def test_a_save_is_refused_with_the_reason_other_if_a_signal_has_begun_the_store_of_steps_under_another_id(
     seed: Seed,
 ) -> None:
     seed.enqueue("a")
@@ -312,7 +316,7 @@ def box_of(seed: Seed, job_id: str = "a") -> str:
     return str(line.partition(" life=")[2].partition(" ")[0])
 
 
-def test_a_worker_can_give_the_id_of_its_lost_box_to_the_box_that_a_signal_began(
+def test_after_redis_lost_the_steps_of_a_job_its_worker_can_give_newer_signals_the_id_of_the_lost_steps(
     seed: Seed,
 ) -> None:
     claim = seed.running("a")
@@ -348,7 +352,7 @@ def test_a_worker_can_give_the_id_of_its_lost_box_to_the_box_that_a_signal_began
     assert ["7", "8"] == [text.partition("\n")[2] for text in entries]
 
 
-def test_only_the_worker_that_holds_the_claim_can_move_a_box_and_only_to_an_unused_id(
+def test_only_the_worker_that_holds_the_claim_can_change_the_id_of_stored_signals_and_only_to_an_unused_id(
     seed: Seed,
 ) -> None:
     claim = seed.running("a")
@@ -368,7 +372,9 @@ def test_only_the_worker_that_holds_the_claim_can_move_a_box_and_only_to_an_unus
     seed.control.hdel(seed.keys("boxes"), "0" * 16)
 
 
-def test_a_box_with_entries_or_with_over_1000_signals_is_not_moved(seed: Seed) -> None:
+def test_the_id_of_stored_signals_cannot_change_if_the_job_has_saved_steps_or_over_1000_signals(
+    seed: Seed,
+) -> None:
     claim, crowded = seed.running("a"), seed.running("b")
     seed.save(claim)
     seed.signal("b")
@@ -407,7 +413,7 @@ def test_saving_a_lost_wait_again_does_not_take_a_new_signal_that_has_the_number
     assert value == seed.snapshot()["boxes"][f"{LIFE}|1"].partition("\n")[2]
 
 
-def test_the_signals_of_a_box_are_removed_with_the_box(seed: Seed) -> None:
+def test_the_signals_of_a_job_are_removed_with_its_saved_steps(seed: Seed) -> None:
     claim = seed.running("a")
     seed.wait(claim)
     seed.signal("a", key="k")
@@ -420,7 +426,7 @@ def test_the_signals_of_a_box_are_removed_with_the_box(seed: Seed) -> None:
     assert {} == seed.snapshot()["boxes"]
 
 
-def test_a_full_box_refuses_a_signal(seed: Seed) -> None:
+def test_a_signal_is_refused_if_the_store_of_the_jobs_steps_and_signals_is_full(seed: Seed) -> None:
     claim = seed.running("a")
     seed.wait(claim)
     full = {LIFE: "job=a entries=1 bytes=0 mail=10000", f"{LIFE}>10000": "refusal"}
@@ -434,7 +440,7 @@ def test_a_full_box_refuses_a_signal(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_a_signal_to_a_job_whose_box_redis_has_lost_is_refused(seed: Seed) -> None:
+def test_a_signal_to_a_job_whose_saved_steps_redis_has_lost_is_refused(seed: Seed) -> None:
     """The signal must not begin a new box, since `audit restore` would then not put back the lost one."""
     seed.parked("a")
     seed.control.delete(seed.keys("boxes"))
@@ -446,7 +452,7 @@ def test_a_signal_to_a_job_whose_box_redis_has_lost_is_refused(seed: Seed) -> No
 
 @pytest.mark.damaged
 @pytest.mark.parametrize("missing", ["|1", ">1"])
-def test_a_signal_is_refused_if_the_box_lacks_its_last_entry_or_its_last_signal(
+def test_a_signal_is_refused_if_redis_lacks_the_last_saved_step_or_the_last_signal_of_the_job(
     seed: Seed, missing: str
 ) -> None:
     """A restore has put back only a part of the box. A signal would change the header, and the box would stay
@@ -485,7 +491,7 @@ def test_a_check_of_parked_jobs_wakes_only_a_job_whose_signal_has_arrived(seed: 
     assert {"a"} == changes["state"].keys() == changes["parked"].keys()
 
 
-def test_the_answer_to_a_wait_contains_the_saved_entry_unless_the_entry_is_large(
+def test_the_answer_to_a_wait_contains_the_value_that_the_wait_took_unless_the_value_is_large(
     seed: Seed,
 ) -> None:
     claim = seed.running("a")

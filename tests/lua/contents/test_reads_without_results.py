@@ -18,7 +18,7 @@ def heads(seed: Seed, life: str = LIFE) -> dict[str, StepEntry] | None:
     return seed.client.run(seed.client.calls.reads.heads(seed.queue, life))
 
 
-def test_the_heads_of_a_box_have_the_values_of_internal_entries_but_no_results_of_steps(
+def test_a_read_of_steps_without_results_has_the_values_of_internal_entries_but_no_results_of_steps(
     seed: Seed,
 ) -> None:
     claim = seed.running("a")
@@ -40,7 +40,7 @@ def test_the_heads_of_a_box_have_the_values_of_internal_entries_but_no_results_o
 
 
 @pytest.mark.parametrize(("entries", "size"), [(7, 10**9), (10**9, 25_000), (7, 25_000)])
-def test_all_heads_of_a_box_are_read_although_each_read_returns_a_limited_number(
+def test_all_saved_steps_are_read_without_results_although_each_read_returns_a_limited_number(
     seed: Seed, monkeypatch: pytest.MonkeyPatch, entries: int, size: int
 ) -> None:
     claim = seed.running("a")
@@ -56,12 +56,14 @@ def test_all_heads_of_a_box_are_read_although_each_read_returns_a_limited_number
     assert [*found] == [f"step-{number}" for number in range(1, 31)]
 
 
-def test_a_box_that_redis_lacks_has_no_heads(seed: Seed) -> None:
+def test_a_read_of_steps_without_results_finds_nothing_if_redis_lacks_the_steps(seed: Seed) -> None:
     assert heads(seed) is None
 
 
 @pytest.mark.damaged
-def test_an_entry_that_is_missing_or_unreadable_is_left_out_of_the_heads(seed: Seed) -> None:
+def test_a_saved_step_that_is_missing_or_unreadable_is_left_out_of_a_read_without_results(
+    seed: Seed,
+) -> None:
     claim = seed.running("a")
     for number in range(1, 5):
         seed.save(claim, entry=number, name=f"step-{number}")

@@ -155,7 +155,7 @@ def test_jobs_that_were_claimed_together_store_their_own_results(seed: Seed, tur
 
 @pytest.mark.parametrize("turn", [False, True], ids=["complete", "turn"])
 @pytest.mark.parametrize("size", [1, 40], ids=["one success a call", "all in one call"])
-def test_each_success_with_a_remembered_id_stores_its_own_call_digest_and_result(
+def test_each_success_of_a_job_with_a_remembered_id_stores_the_digest_of_its_own_call_and_its_own_result(
     seed: Seed, turn: bool, size: int
 ) -> None:
     """The state lines of the jobs differ in the digests of their calls, in tasks, in deadlines, and in how long results
@@ -399,7 +399,7 @@ def test_an_expired_result_is_removed_first_and_does_not_count_as_evicted(seed: 
     assert "evicted" not in after["meta"]
 
 
-def test_the_mark_that_logs_one_whole_result_applies_to_no_other_result_of_the_call(
+def test_a_request_to_log_one_whole_result_does_not_apply_to_the_other_results_of_the_call(
     seed: Seed,
 ) -> None:
     """The audit mark before a digest asks for the whole result in the log. Only the first result has the mark, and the

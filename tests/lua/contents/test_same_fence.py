@@ -50,7 +50,9 @@ def test_a_worker_whose_name_is_a_prefix_of_the_claiming_workers_name_cannot_set
     assert seed.complete(claim, worker="w-10") == {}
 
 
-def test_no_fence_is_assigned_twice_if_redis_loads_a_snapshot_twice(seed: Seed) -> None:
+def test_no_fencing_token_of_a_claim_is_assigned_twice_if_redis_loads_a_snapshot_twice(
+    seed: Seed,
+) -> None:
     """Each load begins a new epoch. The snapshot's epoch is ahead of the clock, and the two epochs must still
     differ."""
     seed.enqueue("a")
@@ -68,7 +70,7 @@ def test_no_fence_is_assigned_twice_if_redis_loads_a_snapshot_twice(seed: Seed) 
     assert len(set(fences)) == 2
 
 
-def test_a_queue_that_was_behind_its_mirror_assigns_no_fence_twice(seed: Seed) -> None:
+def test_a_queue_that_was_behind_its_mirror_assigns_no_fencing_token_twice(seed: Seed) -> None:
     epochs = []
     for queue in ("one", "two"):
         each = seed.of(queue)

@@ -56,7 +56,7 @@ def told(seed: Seed) -> list[tuple[Any, ...]]:
     return [tuple(json.loads(e["data"])) for _, e in outbox if e["type"] == "schedule_changed"]
 
 
-def test_a_schedule_is_stored_as_a_line_a_rule_and_a_packed_job(seed: Seed) -> None:
+def test_the_stored_entry_of_a_schedule_has_a_line_and_a_rule_and_a_packed_job(seed: Seed) -> None:
     due = rule().next_after(START_MS)
 
     assert {"beat": "changed"} == put(seed)
@@ -170,7 +170,7 @@ def test_a_live_change_that_names_an_old_version_of_its_schedule_is_refused(
     assert "changed" == change(seed, "pause", version=2)
 
 
-def test_a_paused_schedule_has_no_next_tick(seed: Seed) -> None:
+def test_a_paused_schedule_has_no_next_instant(seed: Seed) -> None:
     put(seed)
 
     assert "changed" == change(seed, "pause", why="migration")
@@ -194,7 +194,9 @@ def test_a_resumed_schedule_fires_no_past_instant(seed: Seed) -> None:
     assert ({"beat": due}, due) == ticks(seed)
 
 
-def test_a_declaration_that_changes_a_paused_schedule_leaves_it_paused(seed: Seed) -> None:
+def test_a_declaration_that_changes_a_paused_schedule_leaves_the_schedule_paused(
+    seed: Seed,
+) -> None:
     put(seed)
     change(seed, "pause")
 
@@ -343,7 +345,7 @@ def test_a_released_schedule_that_no_code_declares_stops(seed: Seed) -> None:
     assert "undeclared" == answer.told["beat"].outcome
 
 
-def test_a_schedule_that_was_set_live_stays_removed_although_code_declares_it(
+def test_a_removed_schedule_that_an_operator_had_set_stays_removed_although_code_declares_it(
     seed: Seed,
 ) -> None:
     """Redis must remember the removal. Otherwise the next worker would declare the schedule again."""
@@ -419,7 +421,7 @@ def test_the_log_has_each_change_of_a_schedule(seed: Seed) -> None:
     ] == told(seed)
 
 
-def test_a_worker_is_woken_only_for_a_schedule_that_is_due_earlier(
+def test_a_new_schedule_wakes_a_worker_only_if_it_is_due_earlier_than_the_other_schedules(
     seed: Seed,
 ) -> None:
     put(seed, declaration(seed, "a", every=60))
@@ -442,7 +444,9 @@ def test_a_schedule_is_refused_if_its_job_cannot_be_enqueued_repeatedly(
         declaration(seed, job=seed.job("-", **job))
 
 
-def test_a_unique_job_keeps_its_own_unique_rule_if_overlaps_are_allowed(seed: Seed) -> None:
+def test_the_unique_job_of_a_schedule_keeps_its_own_unique_rule_if_overlaps_are_allowed(
+    seed: Seed,
+) -> None:
     made = declaration(seed, job=seed.job("-", name="t/a"), every=10, overlap="allow")
 
     assert "~/beat" not in made.packed

@@ -6,7 +6,7 @@ from tests.kit.seed import ERROR, LEASE_MS, NO_FENCE, Seed, spec
 from tests.lua.contents.entries import T, entry
 
 
-def test_complete_removes_the_job_and_logs_its_event(seed: Seed) -> None:
+def test_the_script_complete_removes_a_job_and_logs_its_success(seed: Seed) -> None:
     claim = seed.running("a")
 
     changes = seed.changes(lambda: seed.complete(claim))
@@ -19,7 +19,7 @@ def test_complete_removes_the_job_and_logs_its_event(seed: Seed) -> None:
     }  # fmt: skip
 
 
-def test_the_call_fail_answers_for_each_job_separately_and_logs_refusals(seed: Seed) -> None:
+def test_the_script_fail_answers_for_each_job_separately_and_logs_refusals(seed: Seed) -> None:
     seed.enqueue("a", "b", "c")
     a, b, c = seed.claim().jobs
     seed.cancel("b")
@@ -37,7 +37,7 @@ def test_the_call_fail_answers_for_each_job_separately_and_logs_refusals(seed: S
     ]
 
 
-def test_the_call_fail_schedules_the_retry_and_logs_the_error(seed: Seed) -> None:
+def test_the_script_fail_schedules_a_retry_and_logs_the_error(seed: Seed) -> None:
     claim = seed.running("a")
 
     changes = seed.changes(lambda: seed.fail(claim, delay_ms=2_000))

@@ -56,7 +56,9 @@ def read(
             return found, place
 
 
-def test_the_first_report_of_a_job_writes_its_line_and_switches_the_feature_on(seed: Seed) -> None:
+def test_the_first_progress_report_in_a_queue_writes_the_line_of_its_job_and_switches_the_feature_on(
+    seed: Seed,
+) -> None:
     claim = seed.running("a")
 
     changes = seed.changes(lambda: seed.show(claim, says="1/3 up", chunks=[(1, "one"), (2, "two")]))
@@ -79,7 +81,9 @@ def test_a_report_of_progress_that_is_repeated_or_late_changes_nothing(seed: See
     assert {} == seed.changes(lambda: seed.show(claim, says="1/3", chunks=[(1, "one"), (2, "two")]))
 
 
-def test_only_the_worker_that_holds_the_claim_can_show_a_progress_or_chunks(seed: Seed) -> None:
+def test_only_the_worker_that_holds_the_claim_can_report_a_progress_or_stream_chunks(
+    seed: Seed,
+) -> None:
     claim = seed.running("a")
     seed.show(claim, says="1/3")
     seed.enqueue("waits")
@@ -141,7 +145,9 @@ def test_the_progress_of_an_earlier_claim_keeps_the_number_of_that_claim(seed: S
         "x" * 100_000,
     ],
 )
-def test_a_line_that_no_script_writes_is_replaced(seed: Seed, field: str | bytes) -> None:
+def test_a_progress_line_that_no_script_can_have_written_is_replaced(
+    seed: Seed, field: str | bytes
+) -> None:
     claim = seed.running("a")
     seed.show(claim, says="1/3", chunks=[(1, "one")])
     seed.control.hset(seed.keys("shown"), "a", field)
@@ -198,7 +204,7 @@ def test_a_reader_learns_of_chunks_that_the_worker_left_out(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("end", ["complete", "cancel", "expire"])
-def test_the_progress_ends_with_the_job(seed: Seed, end: str) -> None:
+def test_the_progress_of_a_job_is_removed_when_the_job_ends(seed: Seed, end: str) -> None:
     claim = seed.running("a", **({"expires_in_ms": 60_000} if end == "expire" else {}))
     seed.show(claim, says="1/3 up")
     if end == "complete":
@@ -401,7 +407,7 @@ def test_a_stream_is_over_only_if_its_job_ended_before_the_read(seed: Seed) -> N
     assert (len(look.chunks), look.is_over) == (10, True)
 
 
-def test_the_key_shown_is_deleted_with_its_queue(seed: Seed) -> None:
+def test_the_redis_key_shown_is_deleted_with_its_queue(seed: Seed) -> None:
     claim = seed.running("a")
     seed.show(claim, chunks=[(1, "one")])
     seed.complete(claim)

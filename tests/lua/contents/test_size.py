@@ -97,7 +97,7 @@ def test_an_invalid_queue_name_is_refused_before_a_call_is_sent(seed: Seed, queu
     assert seed.control.keys("rqc:*") == []
 
 
-def test_the_places_of_many_lanes_are_stored_as_a_hash_table(seed: Seed) -> None:
+def test_redis_encodes_the_key_lanes_of_a_queue_with_many_lanes_as_a_hash_table(seed: Seed) -> None:
     """To add or remove a lane in a listpack, Redis' form of small hashes, would cost 17,000 instructions."""
     seed.cap("tenant", 1)
     seed.enqueue(*(seed.job(f"j-{n}", scopes=[f"tenant=k{n}"]) for n in range(100)))

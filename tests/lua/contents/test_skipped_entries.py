@@ -19,7 +19,7 @@ def enqueue_and_cancel(seed: Seed, alive: set[int], count: int) -> list[str]:
     return [ids[n] for n in sorted(alive)]
 
 
-def test_each_claim_skips_a_bounded_number_of_entries_of_cancelled_jobs(seed: Seed) -> None:
+def test_each_claim_skips_a_bounded_number_of_list_entries_of_cancelled_jobs(seed: Seed) -> None:
     enqueue_and_cancel(seed, {2_000}, 2_001)
 
     first = seed.claim(1, sweep_max=50)
@@ -36,7 +36,7 @@ def test_each_claim_skips_a_bounded_number_of_entries_of_cancelled_jobs(seed: Se
     assert seed.meta("tombstones") == "0"
 
 
-def test_a_claim_takes_the_job_after_1800_entries_of_cancelled_jobs(seed: Seed) -> None:
+def test_a_claim_takes_the_job_behind_1800_list_entries_of_cancelled_jobs(seed: Seed) -> None:
     enqueue_and_cancel(seed, {1_800}, 1_801)
 
     assert [job.id for job in seed.claim(1).jobs] == ["j-1800"]
@@ -44,7 +44,7 @@ def test_a_claim_takes_the_job_after_1800_entries_of_cancelled_jobs(seed: Seed) 
 
 
 @pytest.mark.parametrize("before", [16, 79, 80, 81, 143, 144, 145, 458])
-def test_a_claim_takes_jobs_at_the_edge_of_a_page_of_skipped_entries(
+def test_a_claim_takes_jobs_at_the_edge_of_a_page_of_skipped_list_entries(
     seed: Seed, before: int
 ) -> None:
     ids = enqueue_and_cancel(seed, {before, before + 1, before + 40}, before + 100)
@@ -53,7 +53,7 @@ def test_a_claim_takes_jobs_at_the_edge_of_a_page_of_skipped_entries(
     seed.assert_consistent()
 
 
-def test_claims_take_jobs_in_order_though_many_entries_of_cancelled_jobs_lie_between_them(
+def test_claims_take_jobs_in_order_though_many_list_entries_of_cancelled_jobs_lie_between_the_jobs(
     seed: Seed,
 ) -> None:
     chosen = random.Random(40)
@@ -81,7 +81,7 @@ def test_claims_take_jobs_in_order_though_many_entries_of_cancelled_jobs_lie_bet
         seed.complete(*held)
 
 
-def test_a_claim_that_skips_entries_does_not_read_long_arguments_of_the_jobs_behind_them(
+def test_a_claim_that_skips_list_entries_does_not_read_long_arguments_of_the_jobs_behind_the_entries(
     seed: Seed,
 ) -> None:
     long = [seed.job(f"long-{n}", args_json='{"text":"%s"}' % ("x" * 50_000)) for n in range(100)]
@@ -100,7 +100,9 @@ def test_a_claim_that_skips_entries_does_not_read_long_arguments_of_the_jobs_beh
     assert read["cmdstat_lrange"]["calls"] == 1
 
 
-def test_a_call_that_skips_entries_stops_at_the_first_live_job_or_at_its_limit(seed: Seed) -> None:
+def test_a_call_that_skips_list_entries_stops_at_the_first_live_job_or_at_its_limit(
+    seed: Seed,
+) -> None:
     keys = queue_keys("q")
     source = PagedKey("ready:2", frozenset({State.READY}))
     gone = [f"g{n:04}" for n in range(1_200)]
@@ -121,7 +123,7 @@ def test_a_call_that_skips_entries_stops_at_the_first_live_job_or_at_its_limit(s
     assert seed.meta("tombstones") == "0"
 
 
-def test_no_argument_is_read_to_skip_entries(seed: Seed) -> None:
+def test_no_arguments_of_jobs_are_read_to_skip_list_entries_of_cancelled_jobs(seed: Seed) -> None:
     source = PagedKey("ready:2", frozenset({State.READY}))
     long = [seed.job(f"long-{n}", args_json='{"text":"%s"}' % ("x" * 50_000)) for n in range(63)]
     seed.enqueue(*long, "gone")
@@ -137,7 +139,7 @@ def test_no_argument_is_read_to_skip_entries(seed: Seed) -> None:
 
 
 @pytest.mark.damaged
-def test_skipping_an_entry_does_not_create_a_lost_key_meta(seed: Seed) -> None:
+def test_skipping_a_list_entry_does_not_create_the_lost_redis_key_meta_again(seed: Seed) -> None:
     source = PagedKey("ready:2", frozenset({State.READY}))
     seed.enqueue("gone")
     seed.cancel("gone")

@@ -45,7 +45,7 @@ def test_a_claim_gives_a_due_schedule_to_one_worker(seed: Seed) -> None:
     assert (True, True) == (fourth.ticks, fourth.more)
 
 
-def test_a_turn_gives_a_due_schedule_to_one_worker(seed: Seed) -> None:
+def test_the_script_turn_gives_a_due_schedule_to_one_worker(seed: Seed) -> None:
     put(seed)
     until_due(seed)
 
@@ -145,7 +145,9 @@ def test_a_worker_with_a_fast_clock_fires_no_instant_early(seed: Seed) -> None:
     assert [] == told(seed)
 
 
-def test_an_instant_is_early_until_the_spread_has_passed_too(seed: Seed) -> None:
+def test_an_instant_that_is_reported_before_its_spread_has_passed_is_refused_as_early(
+    seed: Seed,
+) -> None:
     schedule = put(seed, every=100, spread=90)
     shift = schedule.due_ms - schedule.next_ms
     at = schedule.next_ms
@@ -263,7 +265,7 @@ def test_a_schedule_that_no_code_declares_any_longer_stops(seed: Seed) -> None:
     assert "on" == put(seed, every=3_600).state
 
 
-def test_a_schedule_that_was_set_live_needs_no_declaration(seed: Seed) -> None:
+def test_a_schedule_that_an_operator_set_needs_no_declaration_by_code(seed: Seed) -> None:
     put(seed, every=3_600, source="live")
     seed.live(4 * 3_600_000)
 

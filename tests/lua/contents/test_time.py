@@ -94,7 +94,7 @@ def test_only_the_worker_of_the_claim_in_force_can_extend_the_lease(seed: Seed) 
     assert seed.extend([new]).lost == ()
 
 
-def test_no_lease_expires_within_one_lease_time_after_a_gap_without_calls(
+def test_no_lease_expires_within_one_lease_time_after_a_period_without_calls(
     seed: Seed,
 ) -> None:
     """No worker could extend its leases during the gap. So workers get time to do it afterwards."""
@@ -109,7 +109,9 @@ def test_no_lease_expires_within_one_lease_time_after_a_gap_without_calls(
     assert ["a"] == [c.id for c in seed.claim(1).jobs]
 
 
-def test_a_gap_of_two_thirds_of_a_lease_without_calls_is_ignored(seed: Seed) -> None:
+def test_a_period_of_two_thirds_of_a_lease_without_calls_does_not_delay_the_expiry_of_leases(
+    seed: Seed,
+) -> None:
     seed.running("a")
     before = seed.meta("no_reap_before")
     seed.advance(LEASE_MS * 2 // 3)
@@ -121,7 +123,7 @@ def test_a_gap_of_two_thirds_of_a_lease_without_calls_is_ignored(seed: Seed) -> 
     assert str(seed.now + LEASE_MS) == seed.meta("no_reap_before")
 
 
-def test_a_gap_without_calls_postpones_the_expiry_of_leases_only_once(seed: Seed) -> None:
+def test_a_period_without_calls_postpones_the_expiry_of_leases_only_once(seed: Seed) -> None:
     seed.running("a")
     seed.advance(LEASE_MS)
     seed.extend([])
@@ -186,7 +188,7 @@ def test_a_requeued_job_is_not_pruned(seed: Seed) -> None:
     assert (seed.state("a") or "").startswith("ready")
 
 
-def test_slots_are_forgotten_an_hour_after_their_last_call(seed: Seed) -> None:
+def test_call_slots_are_forgotten_an_hour_after_their_last_call(seed: Seed) -> None:
     seed.enqueue("a")
     seed.cancel("a")
     assert sorted(seed.snapshot()["slots"]) == ["c-1.cancel.2", "c-1.cancel.2|a", "c-1.enqueue.1"]
@@ -198,7 +200,7 @@ def test_slots_are_forgotten_an_hour_after_their_last_call(seed: Seed) -> None:
     assert sorted(seed.snapshot()["slots"]) == ["c-1.claim.3", "c-1.claim.3|a", "c-1.enqueue.1"]
 
 
-def test_a_slot_that_a_relay_has_named_is_remembered_for_thirty_days(seed: Seed) -> None:
+def test_a_call_slot_that_a_relay_has_named_is_remembered_for_thirty_days(seed: Seed) -> None:
     """A relay may be suspended for weeks between its COMMIT and its call. Another relay has sent the same call
     meanwhile."""
     call = seed.client.calls.enqueue.chunk("q", [seed.job("a")])

@@ -14,7 +14,7 @@ from tests.lua.contents.entries import T
 LONG = '{"text":"' + "y" * 5_000 + '"}'
 
 
-def test_a_plain_job_gets_a_state_line_after_its_first_claim(seed: Seed) -> None:
+def test_a_job_without_optional_fields_gets_a_state_line_after_its_first_claim(seed: Seed) -> None:
     """The claim does not change the job's value in the key `jobs`: a line, and then the JSON."""
     seed.enqueue("a", "b")
     value = seed.control.hget(seed.keys("jobs"), "a")
@@ -68,7 +68,9 @@ def test_operators_calls_do_not_report_a_running_job_as_waiting(seed: Seed) -> N
     assert seed.complete(claim) == {}
 
 
-def test_an_old_fence_is_stale_for_a_new_job_with_the_same_id(seed: Seed) -> None:
+def test_the_fencing_token_of_an_old_job_is_refused_for_a_new_job_with_the_same_id(
+    seed: Seed,
+) -> None:
     seed.enqueue("a")
     old = seed.claim_one("a")
     seed.complete(old)
@@ -129,7 +131,7 @@ def test_state_lines_of_many_jobs_are_read_without_arguments(seed: Seed, count: 
     assert "yyyy" not in str(replies)
 
 
-def test_a_claim_of_plain_jobs_keeps_the_task_of_each_job(seed: Seed) -> None:
+def test_a_claim_of_jobs_without_state_lines_keeps_the_task_of_each_job(seed: Seed) -> None:
     """One claim takes several jobs, and must not use the fields of one job for the next."""
     tasks = ["send", "send", "pack", "send", "pack", "pack", "send"]
     seed.enqueue(*(seed.job(f"j{n}", task=task) for n, task in enumerate(tasks)))

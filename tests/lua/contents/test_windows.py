@@ -40,7 +40,7 @@ def due(seed: Seed, job_id: str) -> int:
 # Throttle.
 
 
-def test_enqueue_writes_the_throttle_window_of_a_job_into_the_state_line_the_event_and_slots(
+def test_enqueue_writes_the_throttle_window_of_a_job_into_the_state_line_the_event_and_the_key_slots(
     seed: Seed,
 ) -> None:
     throttle(seed, "a")
@@ -59,7 +59,7 @@ def test_enqueue_writes_the_throttle_window_of_a_job_into_the_state_line_the_eve
 
 
 @LANES
-def test_calls_within_a_window_are_answered_with_the_first_job_of_the_window(
+def test_calls_within_a_throttle_window_are_answered_with_the_first_job_of_the_window(
     seed: Seed, lane: str
 ) -> None:
     throttle(seed, "a", lane=lane)
@@ -98,7 +98,7 @@ def test_a_throttled_name_is_held_until_its_window_ends_even_if_the_job_ends_ear
     assert ("b",) == throttle(seed, "b").ids
 
 
-def test_a_claim_forgets_expired_names(seed: Seed) -> None:
+def test_a_claim_forgets_unique_names_that_have_expired(seed: Seed) -> None:
     throttle(seed, "a")
     seed.complete(*seed.claim().jobs)
     seed.advance(WINDOW_MS)
@@ -108,7 +108,7 @@ def test_a_claim_forgets_expired_names(seed: Seed) -> None:
     assert MARK not in seed.snapshot()["expiring"]
 
 
-def test_removing_expired_names_keeps_a_name_that_another_job_has_taken_in_the_meantime(
+def test_removing_expired_unique_names_keeps_a_name_that_another_job_has_taken_in_the_meantime(
     seed: Seed,
 ) -> None:
     """A deploy has changed the task from the option Throttle to the option Unique."""
@@ -125,7 +125,7 @@ def test_removing_expired_names_keeps_a_name_that_another_job_has_taken_in_the_m
     assert "b" == holder(seed)
 
 
-def test_the_end_of_a_job_does_not_end_the_window_of_a_later_job(seed: Seed) -> None:
+def test_the_end_of_a_job_does_not_end_the_throttle_window_of_a_later_job(seed: Seed) -> None:
     throttle(seed, "a")
     (claim,) = seed.claim().jobs
     seed.live(WINDOW_MS)
@@ -137,7 +137,7 @@ def test_the_end_of_a_job_does_not_end_the_window_of_a_later_job(seed: Seed) -> 
     assert f"b {seed.now + WINDOW_MS}" == window == holder(seed)
 
 
-def test_a_requeued_job_whose_window_has_ended_takes_no_name(seed: Seed) -> None:
+def test_a_requeued_job_whose_throttle_window_has_ended_takes_no_unique_name(seed: Seed) -> None:
     throttle(seed, "a")
     seed.fail(*seed.claim().jobs, verdict="final")
     seed.live(WINDOW_MS)
@@ -163,7 +163,9 @@ def test_only_the_first_of_many_throttled_jobs_in_a_call_is_enqueued(seed: Seed)
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_window_can_be_freed_after_the_end_of_its_job(seed: Seed, ended: bool) -> None:
+def test_the_name_of_a_throttle_window_can_be_freed_after_the_end_of_its_job(
+    seed: Seed, ended: bool
+) -> None:
     throttle(seed, "a")
     if ended:
         seed.complete(*seed.claim().jobs)
@@ -175,7 +177,7 @@ def test_a_window_can_be_freed_after_the_end_of_its_job(seed: Seed, ended: bool)
     assert ("b",) == throttle(seed, "b").ids
 
 
-def test_freeing_a_name_whose_window_has_expired_returns_no_job(seed: Seed) -> None:
+def test_freeing_a_name_whose_throttle_window_has_expired_returns_no_job(seed: Seed) -> None:
     throttle(seed, "a")
     seed.advance(WINDOW_MS)
 
@@ -184,7 +186,9 @@ def test_freeing_a_name_whose_window_has_expired_returns_no_job(seed: Seed) -> N
 
 @pytest.mark.parametrize(("until_ms", "stands"), [(1_000, False), (9_999_999_999_999, True)])
 @pytest.mark.damaged
-def test_expired_names_are_not_listed(seed: Seed, until_ms: int, stands: bool) -> None:
+def test_unique_names_that_have_expired_are_not_listed(
+    seed: Seed, until_ms: int, stands: bool
+) -> None:
     seed.control.hset(seed.keys("slots"), FIELD, f"a {until_ms}")
     found = seed.client.run(seed.client.calls.names.held(seed.queue))
 
@@ -194,7 +198,7 @@ def test_expired_names_are_not_listed(seed: Seed, until_ms: int, stands: bool) -
 
 
 @pytest.mark.parametrize("over", [False, True])
-def test_a_restored_job_gets_the_rest_of_its_window(seed: Seed, over: bool) -> None:
+def test_a_restored_job_gets_the_rest_of_its_throttle_window(seed: Seed, over: bool) -> None:
     ends = seed.now + WINDOW_MS
     seed.advance(WINDOW_MS if over else 1_000)
     lost = seed.lost("a", unique_name=NAME, name_stands=f"until:{ends}")
@@ -203,7 +207,7 @@ def test_a_restored_job_gets_the_rest_of_its_window(seed: Seed, over: bool) -> N
     assert (None if over else f"a {ends}") == holder(seed)
 
 
-def test_a_lost_job_is_not_restored_into_the_window_of_another_job(seed: Seed) -> None:
+def test_a_lost_job_is_not_restored_into_the_throttle_window_of_another_job(seed: Seed) -> None:
     ends = seed.now + WINDOW_MS
     throttle(seed, "b")
     seed.complete(*seed.claim().jobs)

@@ -44,7 +44,7 @@ def test_the_judge_reports_nothing_for_a_breaker_that_works() -> None:
     assert judged(LOG) == []
 
 
-def test_the_judge_counts_a_failure_that_its_call_logs_after_the_pause_as_a_failure_before_it() -> (
+def test_the_judge_counts_a_failure_that_is_logged_behind_the_pause_in_one_call_as_a_failure_before_the_pause() -> (
     None
 ):
     log = [*without(("retried", 110, "a"))]
@@ -118,7 +118,7 @@ def test_the_judge_reports_more_failed_runs_than_the_limit_and_the_running_jobs_
     )
 
 
-def test_the_judge_reports_a_logged_end_that_contradicts_the_line_of_the_handler() -> None:
+def test_the_judge_reports_a_logged_end_that_contradicts_the_line_that_the_handler_wrote() -> None:
     assert judged(LOG, a=(101, 109, OK)) == [
         "a, claim 1: failed in the log, and not by its handler's line"
     ]

@@ -67,7 +67,7 @@ def test_the_simulator_accepts_a_missing_result_after_the_clock_was_set_back() -
 
 
 @pytest.mark.parametrize("word", ["evicted", "full"])
-def test_the_simulator_accepts_an_evicted_result_only_if_the_results_are_near_their_bound(
+def test_the_simulator_accepts_an_evicted_result_only_if_the_results_are_near_their_size_limit(
     word: str,
 ) -> None:
     assert problems(succeeded(missing=word))

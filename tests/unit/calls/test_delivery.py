@@ -221,7 +221,7 @@ def test_a_refused_call_whose_new_handshake_cannot_be_sent_raises_server_unavail
     assert 3 < server.now < 5
 
 
-def test_two_concurrent_calls_without_functions_both_use_scripts() -> None:
+def test_two_concurrent_calls_both_use_scripts_if_the_server_refuses_functions() -> None:
     """Two threads share one Operations object, and the server refuses the functions of both. The second refusal must
     not raise an error."""
     server = Server()

@@ -80,7 +80,7 @@ def played(answers: dict[str, list[Any]], *, by_plan: bool) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("answers", ANSWERS.values(), ids=ANSWERS)
-def test_enqueue_one_has_the_same_outcome_as_the_enqueue_plan(
+def test_the_short_path_that_enqueues_one_job_has_the_same_outcome_as_the_general_path(
     answers: dict[str, list[Any]],
 ) -> None:
     """Compares the commands, their order, slots and numbers, the pauses, and the texts of errors."""
@@ -105,7 +105,7 @@ JOBS = {
 
 @pytest.mark.parametrize("facts", JOBS.values(), ids=JOBS)
 @pytest.mark.parametrize("timeout_ms", [None, 1_000])
-def test_enqueue_one_sends_the_same_command_as_the_enqueue_plan(
+def test_the_short_path_that_enqueues_one_job_sends_the_same_command_as_the_general_path(
     facts: dict[str, Any], timeout_ms: int | None
 ) -> None:
     server = Server(enqueue=[OK])
@@ -128,7 +128,7 @@ def rest_of(operations: Any, made: NewJob, begun: enqueue.Begun) -> Send:
     return step
 
 
-def test_each_job_is_sent_with_its_own_task_and_delay_though_the_cache_of_kinds_is_bounded(
+def test_each_job_is_sent_with_its_own_task_and_delay_though_the_cache_of_common_fields_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The cache finds the kind of a job by the ``id()`` of its profile. Here equal profiles are different objects."""

@@ -88,7 +88,7 @@ def test_a_caller_may_name_the_slot_and_the_number_of_a_call() -> None:
     assert other[0].startswith(operations.delivery.name)
 
 
-def test_a_call_without_a_plan_shares_its_slot_with_no_other_call() -> None:
+def test_a_slot_that_one_caller_has_named_is_not_given_to_the_calls_of_other_callers() -> None:
     operations = plans(Server())
     call = operations.enqueue.chunk("q", [job(1)])
     call.slot = named_slot("inbox.a", 7)

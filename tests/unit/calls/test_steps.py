@@ -19,7 +19,7 @@ def reads_of(count: int) -> Steps[list[Any]]:
 @pytest.mark.parametrize(
     ("count", "trips"), [(0, 0), (1, 1), (TOGETHER_MAX, 1), (2 * TOGETHER_MAX + 1, 3)]
 )
-def test_a_read_step_sends_its_commands_in_the_expected_number_of_round_trips(
+def test_many_read_commands_of_a_step_are_sent_in_the_expected_number_of_round_trips(
     count: int, trips: int
 ) -> None:
     server = Server(GET=[lambda command: command[1]])

@@ -201,7 +201,9 @@ def test_a_job_takes_its_cost_from_a_scope_that_counts_the_unit_and_1_from_any_o
     assert cost_of("tokens:7", scope) == cost
 
 
-def test_jobs_that_take_units_from_a_rate_begin_at_the_times_of_a_naive_bucket() -> None:
+def test_jobs_that_take_units_from_a_rate_begin_at_the_same_times_as_with_a_naive_token_bucket() -> (
+    None
+):
     """A short form of `scripts/measure/once/run costs`. Jobs begin at the right times. Together they take no more than
     the rate gives, whatever costs they report afterwards."""
     for name, found, share in costs_once.reports(8_000, 3):

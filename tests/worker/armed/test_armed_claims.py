@@ -530,7 +530,7 @@ def _by_chance(_: Worker, patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "change", [_full, _holding, _over, _due_soon, _used_up, _blocking, _by_chance, None]
 )
-async def test_a_worker_does_not_arm_a_claim_that_it_could_not_use(
+async def test_a_worker_prepares_no_claim_that_it_could_not_use(
     app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch, change: Change | None
 ) -> None:
     worker = made(app, Far(valkey_url), max_jobs=50)
@@ -584,7 +584,7 @@ async def test_a_worker_without_the_right_to_wait_prepares_only_one_claim_and_st
 
 
 @pytest.mark.parametrize(("before", "far"), [(0.0001, False), (0.001, True)])
-async def test_a_worker_changes_its_way_of_claiming_only_if_the_round_trip_changes_clearly(
+async def test_a_worker_starts_or_stops_preparing_claims_only_if_the_round_trip_changes_clearly(
     app: App, valkey_url: str, before: float, far: bool
 ) -> None:
     worker = made(app, transport := Far(valkey_url))

@@ -178,7 +178,7 @@ async def test_the_claim_behind_a_wait_succeeds_though_a_new_epoch_began_during_
 
 
 @both
-async def test_a_claim_without_the_keys_of_a_new_fact_is_sent_again_with_them(
+async def test_a_claim_that_lacks_redis_keys_which_the_queue_needs_by_now_is_sent_again_with_these_keys(
     redis_url: str, producer: Producer, written: bool
 ) -> None:
     """Checks the answer ``with``: the queue has its first job in a lane since the claim was written."""
@@ -191,7 +191,7 @@ async def test_a_claim_without_the_keys_of_a_new_fact_is_sent_again_with_them(
 
 
 @both
-async def test_a_user_that_may_not_wait_gets_the_jobs_and_the_error(
+async def test_a_redis_user_without_the_right_to_wait_gets_the_claimed_jobs_and_the_error(
     redis_url: str, producer: Producer, written: bool
 ) -> None:
     producer.enqueue("a")
@@ -272,7 +272,9 @@ async def test_a_prepared_claim_is_not_sent_when_the_wait_is_ended(
         assert waiting.tokens == 0
 
 
-async def test_a_prepared_claim_is_unsent_if_the_connection_ends_before_the_token() -> None:
+async def test_a_prepared_claim_counts_as_unsent_if_the_connection_ends_before_the_wake_token_arrives() -> (
+    None
+):
     asked: list[Any] = []
     async with server(asked.append) as url:
         transport = AsyncPoolTransport(url)

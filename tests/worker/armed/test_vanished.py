@@ -50,7 +50,7 @@ def state(client: Client, job_id: str) -> str | None:
     return None if found is None else found.state
 
 
-def test_a_job_that_is_enqueued_when_its_worker_is_killed_runs_elsewhere(
+def test_a_job_that_is_enqueued_when_the_waiting_worker_is_killed_runs_on_another_worker(
     client: Client, redis_url: str, witness: crew.Witness
 ) -> None:
     handles = []
@@ -72,7 +72,7 @@ def test_a_job_that_is_enqueued_when_its_worker_is_killed_runs_elsewhere(
         assert types.count("lease_expired") <= 1 + killed_later
 
 
-def test_a_job_that_a_suspended_worker_claims_runs_elsewhere_after_the_lease(
+def test_a_job_that_a_suspended_worker_claims_runs_on_another_worker_after_the_lease(
     client: Client, redis_url: str, witness: crew.Witness
 ) -> None:
     """Checks SIGSTOP. When the worker goes on, it does not run the job."""
@@ -102,7 +102,7 @@ def test_a_job_that_a_suspended_worker_claims_runs_elsewhere_after_the_lease(
     ]  # fmt: skip
 
 
-async def test_a_job_that_a_worker_behind_a_black_hole_claims_runs_elsewhere_after_the_lease(
+async def test_a_job_whose_worker_lost_its_network_after_the_claim_runs_on_another_worker_after_the_lease(
     client: Client, redis_url: str, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks a network that passes no data on and ends no connection. Once it works again, the worker learns that it

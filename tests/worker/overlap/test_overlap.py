@@ -34,7 +34,9 @@ async def drain(app: App, **options: Any) -> Worker:
     return worker
 
 
-async def test_handlers_run_while_the_next_turn_is_under_way(app: App, valkey_url: str) -> None:
+async def test_handlers_run_while_the_next_exchange_with_redis_is_under_way(
+    app: App, valkey_url: str
+) -> None:
     beside = []
 
     @app.task(queue="q")
@@ -95,7 +97,7 @@ async def test_an_idle_worker_begins_a_job_before_any_other_work(app: App, valke
     await app.aclose()
 
 
-async def test_an_idle_worker_reports_at_once_a_job_that_it_gives_back(
+async def test_an_idle_worker_reports_at_once_a_job_that_it_gives_back_to_the_queue(
     app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks that the worker sends the rollback at once. Its next turn may be seconds away."""
@@ -142,7 +144,7 @@ async def test_long_jobs_do_not_delay_other_jobs_of_their_worker(app: App) -> No
 
 
 @pytest.mark.parametrize("concurrency", [1, 15, 16, 33])
-async def test_a_worker_never_runs_more_handlers_than_it_has_places(
+async def test_a_worker_never_runs_more_handlers_than_its_concurrency_allows(
     app: App, concurrency: int
 ) -> None:
     running, most = 0, 0
@@ -173,7 +175,9 @@ async def test_a_worker_never_runs_more_handlers_than_it_has_places(
 
 
 @pytest.mark.parametrize("kind", ["async", "threads"])
-async def test_under_load_a_turn_settles_at_least_40_jobs_on_average(app: App, kind: str) -> None:
+async def test_under_load_each_exchange_with_redis_settles_at_least_40_jobs_on_average(
+    app: App, kind: str
+) -> None:
     """Checks a budget: a round trip settles 40 jobs or more on average, and also claims new jobs."""
 
     async def on_the_loop() -> None:
@@ -191,7 +195,7 @@ async def test_under_load_a_turn_settles_at_least_40_jobs_on_average(app: App, k
     assert worker.stats.turns <= 4_000 / 40
 
 
-async def test_jobs_that_end_shortly_after_one_another_are_settled_by_shared_turns(
+async def test_jobs_that_end_shortly_after_one_another_are_settled_in_one_exchange_with_redis(
     app: App,
 ) -> None:
     rng = random.Random(7)
@@ -231,7 +235,7 @@ async def test_a_worker_whose_handlers_block_the_event_loop_claims_no_jobs_in_ad
     assert under_way == [0] * 60
 
 
-async def test_redis_receives_the_next_turn_before_it_answers_the_previous_turn(
+async def test_redis_receives_the_next_call_of_a_worker_before_it_answers_the_previous_call(
     app: App, valkey_url: str
 ) -> None:
     """Checks that two turns are under way at once. Redis then has work while the worker reads an answer."""
@@ -251,7 +255,7 @@ async def test_redis_receives_the_next_turn_before_it_answers_the_previous_turn(
     assert transport.most == 2
 
 
-async def test_no_job_loses_its_claim_if_connections_are_cut_during_two_turns(
+async def test_no_job_loses_its_claim_if_connections_are_cut_during_two_concurrent_exchanges(
     app: App, valkey_url: str
 ) -> None:
     """Checks that the worker sends both turns again, and that Redis carries out each turn once, in either order."""

@@ -113,7 +113,7 @@ async def take_turns(ender: Ender, reached: Callable[[], int], *ends: int) -> No
         )  # type: ignore[misc]
 
 
-async def test_a_worker_does_not_send_a_second_turn_for_only_a_few_ended_jobs(
+async def test_while_one_exchange_is_under_way_a_worker_begins_no_second_exchange_for_only_a_few_ended_jobs(
     app: App, valkey_url: str
 ) -> None:
     """Checks the number of turns. One more turn costs Redis as much as tens of jobs in a larger turn."""
@@ -138,7 +138,7 @@ async def test_a_worker_does_not_send_a_second_turn_for_only_a_few_ended_jobs(
         assert gate.held == 2
 
 
-async def test_a_second_turn_claims_at_most_as_many_jobs_as_it_settles(
+async def test_a_second_concurrent_exchange_claims_at_most_as_many_jobs_as_it_settles(
     app: App, valkey_url: str
 ) -> None:
     """Checks four places that only the first turn frees. The second turn may reach Redis before the first turn."""
@@ -148,7 +148,7 @@ async def test_a_second_turn_claims_at_most_as_many_jobs_as_it_settles(
         assert gate.limits == [16, 8]
 
 
-async def test_a_worker_whose_handlers_block_the_event_loop_sends_one_turn_at_a_time(
+async def test_a_worker_whose_handlers_block_the_event_loop_has_one_exchange_with_redis_at_a_time(
     app: App, valkey_url: str
 ) -> None:
     """Checks the number of turns. Jobs of a second turn would only wait for the handlers of the first turn's jobs."""
@@ -164,7 +164,7 @@ async def test_a_worker_whose_handlers_block_the_event_loop_sends_one_turn_at_a_
         assert gate.held == 1
 
 
-async def test_a_stopping_worker_claims_nothing_with_either_of_its_two_turns(
+async def test_a_stopping_worker_claims_nothing_with_either_of_its_two_concurrent_exchanges(
     app: App, valkey_url: str
 ) -> None:
     """Checks two turns that are sent again after a lost connection. Their limit of jobs is 0 now."""
@@ -195,7 +195,7 @@ class Forgetful(AsyncPoolTransport):
         return await super().exchange(commands, *how)
 
 
-async def test_no_other_turn_takes_the_places_of_claimed_jobs_while_caps_are_declared_again(
+async def test_while_a_worker_declares_caps_again_no_other_exchange_claims_jobs_for_places_that_are_taken(
     app: App, valkey_url: str
 ) -> None:
     """Checks that no other turn claims jobs for the places of the claimed jobs. No claimed job is given back."""
@@ -214,7 +214,7 @@ async def test_no_other_turn_takes_the_places_of_claimed_jobs_while_caps_are_dec
 
 
 @pytest.mark.parametrize("share", [70, 130])
-async def test_a_worker_with_two_turns_under_way_claims_at_most_max_jobs(
+async def test_a_worker_with_two_exchanges_under_way_claims_at_most_max_jobs(
     app: App, share: int
 ) -> None:
     """Checks that the second turn counts the jobs that the first turn may claim. No claimed job is given back."""

@@ -73,7 +73,9 @@ def test_a_simulated_parent_whose_save_is_refused_until_its_lease_ends_is_retrie
     assert (parent.outcome, worker.simulation.joined) == ("retry", [])
 
 
-def test_a_simulated_parent_keeps_its_claim_if_the_log_refuses_to_save_its_lost_entries() -> None:
+def test_a_simulated_parent_keeps_its_claim_if_a_full_log_refuses_to_save_its_lost_steps_again() -> (
+    None
+):
     """The next turn of the worker settles the claim again."""
     worker = LeaseWorker()
     parent = parent_of(worker)

@@ -108,7 +108,7 @@ def test_the_judge_accepts_a_dead_child_that_is_requeued_while_its_family_is_can
     assert story.wrong() == []
 
 
-def test_the_judge_reports_a_child_that_was_requeued_before_the_cancel_and_begins_after_it(
+def test_the_judge_reports_a_child_that_was_requeued_before_the_cancel_and_begins_after_the_cancel(
     story: Story,
 ) -> None:
     child = story.launch(FIRST)

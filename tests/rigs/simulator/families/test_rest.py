@@ -53,7 +53,7 @@ def resting(worker: Alone) -> Iterator[Strand]:
 
 
 @pytest.mark.parametrize("ends_ms", [900, 1_200])
-def test_a_simulated_worker_waits_its_full_interval_while_the_handler_of_a_parent_runs(
+def test_a_simulated_worker_waits_its_full_interval_while_the_handler_of_a_parent_is_running(
     ends_ms: int,
 ) -> None:
     """Checks that the time at which any other handler would end is without meaning, also if it has passed."""
@@ -77,7 +77,7 @@ def test_the_end_of_the_handler_of_a_parent_ends_only_the_wait_of_a_worker_of_it
         assert strand.point == point
 
 
-def test_a_simulated_worker_that_was_woken_waits_again_after_its_next_turn() -> None:
+def test_a_simulated_worker_that_was_woken_waits_again_after_its_next_exchange_with_redis() -> None:
     worker = Alone()
 
     with resting(worker) as strand:
@@ -88,7 +88,9 @@ def test_a_simulated_worker_that_was_woken_waits_again_after_its_next_turn() -> 
         assert strand.point == Sleep(LOOKS_MS)
 
 
-def test_a_simulated_worker_takes_a_turn_when_a_handler_of_its_queue_ends() -> None:
+def test_a_simulated_worker_begins_an_exchange_with_redis_when_a_handler_of_its_queue_ends() -> (
+    None
+):
     worker = Alone()
     worker.hold(1_200)
     worker.hold(1_100, queue=PARTS)
@@ -97,7 +99,9 @@ def test_a_simulated_worker_takes_a_turn_when_a_handler_of_its_queue_ends() -> N
         assert strand.point == Sleep(1_200)
 
 
-def test_a_parent_whose_handler_ended_during_a_turn_is_settled_by_the_next_turn() -> None:
+def test_a_parent_whose_handler_ended_during_an_exchange_with_redis_is_settled_by_the_next_exchange() -> (
+    None
+):
     worker = Alone()
     worker.hold(900, outcome="park")
 
