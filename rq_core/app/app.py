@@ -331,7 +331,7 @@ class App(ForkProducer):
         return Flow(self, name, on_failure)
 
     def handle(self, job: NewJob, accepted: Accepted | None = None) -> JobHandle[Any]:
-        """Return the handle of a job of this app. ``accepted`` is the outcome of its enqueue.
+        """Return the handle of a job of this app. ``accepted`` is the outcome of the job's enqueue.
 
         Raises ScopeFull, UniqueHeld or IdempotencyMismatch if the queue refused the job.
         """

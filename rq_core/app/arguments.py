@@ -28,8 +28,9 @@ if typing.TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 _PLAIN_BYTES_MAX: Final = 4096
-"""If all types of the arguments are plain, JSON of at most this number of bytes is sent without a check that it can be
-read back. Longer JSON might contain an integer with more digits than Python reads."""
+"""Maximum number of bytes of arguments as JSON that are sent without a check that the JSON can be read back. The check
+is left out only if all arguments have plain types. Longer JSON might contain an integer with more digits than Python
+reads."""
 
 _REFUSED_KINDS: Final[dict[object, str]] = {
     inspect.Parameter.VAR_POSITIONAL: "takes *{name}: name each argument, or take one list",
@@ -100,7 +101,8 @@ class Arguments:
         return self._validate(_check_names(self.task, values))
 
     def part(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Validate some of a call's arguments, which ``values`` has by name. Return them by name, in JSON's types."""
+        """Validate the arguments ``values``, given by name, which may be only some of a call's arguments. Return them
+        by name, in JSON's types."""
         if odd := values.keys() - set(self.names):
             raise invalid(self.task, dict.fromkeys(sorted(odd), WORDS["extra_forbidden"]))
         found: dict[str, Any] = {}
@@ -156,7 +158,7 @@ class Arguments:
         return arguments
 
     def by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a call's arguments by name, not validated."""
+        """Assign a call's arguments to their names, without validating them. Return the arguments by name."""
         if len(args) > len(self._positional):
             most = len(self._positional)
             problem = f"at most {most} may be given by position, not {len(args)}"
@@ -283,8 +285,8 @@ class Arguments:
 
     @cached_property
     def _check(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-        """The validator of Python values. This is the method of the validator inside pydantic's adapter: the adapter's
-        own method takes twice as long."""
+        """The function that validates Python values. It belongs to the validator inside pydantic's TypeAdapter, since
+        the TypeAdapter's own method takes twice as long."""
         check: Callable[[Mapping[str, Any]], dict[str, Any]] = (
             self._adapter.validator.validate_python
         )
@@ -303,7 +305,7 @@ class Arguments:
 
     @cached_property
     def _read_json(self) -> Callable[[str], dict[str, Any]]:
-        """The validator of JSON text, taken out of pydantic's adapter."""
+        """The function that validates JSON text. It belongs to the validator inside pydantic's TypeAdapter."""
         read: Callable[[str], dict[str, Any]] = self._adapter.validator.validate_json
         return read
 
@@ -406,7 +408,8 @@ def _strict_json(value: Any) -> bytes:
 
 
 def invalid(task: str, fields: Mapping[str, str]) -> ArgumentsInvalid:
-    """Return the error for arguments of a task. ``fields`` maps an argument, or a place in it, to the problem."""
+    """Return the error for invalid arguments of a task. ``fields`` maps an argument, or a place in an argument such as
+    ``rows.3``, to the problem."""
     problems = "; ".join(f"{name}: {problem}" for name, problem in fields.items())
     return ArgumentsInvalid(task=task, problems=problems, fields=dict(fields))
 

@@ -23,8 +23,8 @@ _HEAD: Final = f'{{"{_WHOLE}":'
 
 
 class Fields(dict[str, Any]):
-    """The validated arguments of a job of a batch task, by name. ``made`` is the job's object, whose fields these
-    are."""
+    """The validated arguments of one job of a batch task, by name. ``made`` is the object whose fields are these
+    arguments."""
 
     def __init__(self, made: Any, names: Collection[str]) -> None:
         if isinstance(made, Mapping):
@@ -35,8 +35,7 @@ class Fields(dict[str, Any]):
 
 
 def _naming_fields(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a method that calls ``function``. An ArgumentsInvalid from this method names a field ``table``, not
-    ``arguments.table``."""
+    """Wrap a function so that its ArgumentsInvalid errors name a field ``table``, not ``arguments.table``."""
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -22,8 +22,8 @@ _OF_ONE_JOB: Final = ("id", "claim", "failures", "losses", "fence", "headers", "
 class Job(Generic[A]):
     """One job of a batch, which a batch handler receives.
 
-    ``args`` are the job's arguments. ``context`` has the facts of the job's claim. To call a batch handler in a test,
-    make its jobs with ``Job(args)``.
+    ``args`` are the job's arguments. ``context`` is the job's JobContext, with the job's id, failures and headers. To
+    call a batch handler in a test, make its jobs with ``Job(args)``.
     """
 
     __slots__ = ("args", "context", "failure")
@@ -49,9 +49,9 @@ class Job(Generic[A]):
 
     @property
     def cancelled(self) -> bool:
-        """True if the handler should leave out the job.
+        """True if the handler should skip the job.
 
-        This is so if the job was cancelled, its lease is lost, the timeout of the batch is over, or the worker stops.
+        The job was cancelled, its lease is lost, the timeout of the batch is over, or the worker stops.
         """
         return self.context.cancelled
 

@@ -24,7 +24,7 @@ _POSITIONAL: Final = (
 
 
 class Shape(NamedTuple):
-    """The facts of a batch handler: its parameter for the list of jobs, and the type of one job's arguments."""
+    """The parameter of a batch handler that receives the list of jobs, and the type of one job's arguments."""
 
     parameter: str
     """The name of the parameter for the list of jobs."""

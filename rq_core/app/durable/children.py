@@ -1,9 +1,9 @@
-"""One run of a durable job that runs other jobs, its children, and waits for their ends.
+"""One run of a durable job that enqueues other jobs, its children, and waits for their ends.
 
-The run that enqueues the children waits for the last of them. Each later run reads from Redis which children have
-ended, saves the result of each child that succeeded as an entry, and waits for one child that is alive. A worker that
-ends a child sends the parent a signal, and the parent reads again. If the signal is lost, the parent reads again at the
-end of its wait. It does not count signals, so a lost or a repeated one does no harm.
+The run that enqueues the children first waits for the child that it enqueued last. Each later run reads from Redis
+which children have ended, saves the results of the children that succeeded, and then waits for one child that is alive.
+A worker that ends a child sends the parent a signal, which wakes the parent. If the signal is lost, the parent wakes
+when its wait times out. The parent does not count signals, so lost and repeated signals do no harm.
 """
 
 from __future__ import annotations
@@ -61,41 +61,45 @@ from rq_core.signals import HandlerTimeout, LeaseLost, StepMismatch, StepsSpent
 R = TypeVar("R")
 
 LOOK_MIN_S: Final = 5.0
-"""Minimum seconds after which a parent looks again at children whose ends no worker reports."""
+"""Minimum seconds before a parent job reads the states of its children again, in case the signal of a child's end was
+lost."""
 LOOK_MAX_S: Final = 3_600.0
-"""Maximum seconds after which a parent looks again. Between the two limits, the parent waits half of the time that has
-passed since it enqueued the children."""
+"""Maximum seconds before a parent job reads the states of its children again. Between the minimum and this maximum, the
+parent waits half of the time that has passed since it enqueued the children."""
 PAUSE_MS: Final = 5_000
-"""Ms for which a parent sleeps if a queue accepts no jobs. Then the parent sends its children again."""
+"""Milliseconds that a parent job sleeps if a queue accepts no jobs. Then the parent tries again to enqueue its
+children."""
 SAVED_MAX: Final = 100
-"""Maximum number of results that a parent saves in one call."""
+"""Maximum number of children's results that a parent job saves in one call to Redis."""
 SAVED_CHARACTERS: Final = 512 * 1024
-"""A call that saves results takes no further result once its results have this number of characters."""
+"""Number of characters after which a call to Redis takes no further child's result. A parent job saves the remaining
+results in another call."""
 ALIKE: Final = "the entries of steps with this name and a key are named like those of children"
 
 NEVER: Final = "most|0"
-"""The value of ``NewJob.full`` for a child that Redis must not accept: at most 0 jobs may wait in the child's lane.
-Redis still compares the child with a known job of the same id."""
+"""A value of ``NewJob.full`` with which Redis rejects a child: at most 0 jobs may wait in the child's lane. Redis still
+compares the child with a job of the same id that an earlier run enqueued."""
 
 Place = tuple[str, str]
 """The queue and the id of a child."""
 
 
 class JobSteps(ParkingSteps):
-    """The steps of one run of a durable job, and its children."""
+    """One run of a durable job, which runs steps and child jobs."""
 
     def __init__(self, context: JobContext, home: Home) -> None:
         super().__init__(context, home)
         self._launching: dict[str, list[Place]] = {}
-        """The children that this run has begun to enqueue, until the entry that names their queues is saved."""
+        """The children that this run is enqueueing, by the name of their call of ``map``. A call is removed when Redis
+        has saved the queues of its children."""
         self._fresh: set[str] = set()
-        """The names of the maps whose children this run was the first to enqueue. Each worker that ends such a child
-        sends the parent a signal. So this run begins to wait without a first look at the children."""
+        """The names of the calls of ``map`` whose children this run was the first to enqueue. Each worker that ends one
+        of these children sends the parent a signal. So this run need not read the children's states before it waits."""
         self._launches: set[str] = set()
         """The names of the calls of ``map`` in this run."""
 
     async def map(self, name: str, calls: Iterable[JobCall[R]], min_success: Any) -> Items[R]:
-        """Run children, and return their items once all children have ended.
+        """Run the calls as child jobs of this job. Return one Item for each child, once all children have ended.
 
         Raises ChildrenFailed if fewer children have succeeded than ``min_success`` requires.
         """
@@ -161,9 +165,9 @@ class JobSteps(ParkingSteps):
         return found
 
     def unsaved(self) -> list[Place]:
-        """Return the queue and the id of each child whose end this job still needs, and has not saved.
+        """Return the queue and the id of each child whose outcome this job needs and has not saved.
 
-        Children that this run has only begun to enqueue are included.
+        The result includes children that this run has only begun to enqueue.
         """
         found = [place for places in list(self._launching.values()) for place in places]
         if self._life is not None and self._is_loaded():
@@ -216,11 +220,12 @@ class JobSteps(ParkingSteps):
             again = await self._sent_again(jobs, places)
 
     async def _sent_again(self, jobs: Sequence[NewJob], places: Sequence[Place]) -> list[NewJob]:
-        """Return the children in ``jobs`` that must be sent again. An earlier call may have enqueued only some of
-        ``jobs``.
+        """Return the children in ``jobs`` that must be sent to Redis again, after a call that may have enqueued only
+        some of them.
 
-        This run first reads the children's ends. A child that Redis does not know is sent to be accepted. A child that
-        is alive or has succeeded is sent only so that Redis compares it with the job of the earlier call.
+        The method reads from Redis how the children have ended. A child that Redis does not know is sent to be
+        enqueued. A child that is alive or has succeeded is sent only so that Redis compares it with the job that it
+        already has. Other children are left out.
         """
         ended = await self._look(places)
         found: list[NewJob] = []
@@ -258,14 +263,15 @@ class JobSteps(ParkingSteps):
         return child_id(self._life, launch, index)
 
     def _parent_header(self, launch: str, number: int, index: int) -> str:
-        """Return the header of a child. ``number`` is the number of the entry that enqueues the child."""
+        """Return the header that names a child's parent. ``number`` is the number of the parent's saved record for the
+        call of ``map`` ``launch``, and ``index`` is the child's position in this call."""
         assert self._life is not None
         wait, context = child_wait(number, index), self._context
         return parent_header(context.queue, context.id, wait, self._life, launch)
 
     def _places(self, launch: str, entry: StepEntry, count: int) -> list[Place]:
-        """Return the queue and the id of each child, from ``entry``. An earlier run saved ``entry`` after it had
-        enqueued all children.
+        """Return the queue and the id of each child that an earlier run has enqueued. The earlier run saved ``entry``
+        afterwards.
 
         Raises StepMismatch if the earlier run had another number of children than ``count``.
         """
@@ -276,7 +282,8 @@ class JobSteps(ParkingSteps):
         return [(queue, child_id(life, launch, index)) for index, queue in enumerate(queues)]
 
     def _says_other_count(self, launch: str, before: int, count: int) -> str:
-        """Return the message for a run with ``count`` calls, if an earlier run has enqueued ``before`` children."""
+        """Return the error message for a ``map`` with ``count`` calls, if an earlier run has enqueued ``before``
+        children."""
         return (
             f"{launch}: an earlier run has enqueued {before:,} children, and this one has {count:,} calls. The calls of"
             " a map must be the same at each run: save a list that comes from elsewhere as a step"
@@ -285,8 +292,8 @@ class JobSteps(ParkingSteps):
     # The wait.
 
     async def _ends(self, launch: str, places: Sequence[Place]) -> dict[int, Outcome[Any]]:
-        """Wait until all children have ended. Save an entry with the result of each child that succeeded. Return the
-        outcomes of the other children, by the child's index."""
+        """Wait until all children have ended. Save the result of each child that succeeded. Return the outcomes of the
+        other children, by the child's index."""
         join = self._known(join_name(launch))
         if join is not None and join.is_saved:
             return unpack_ends(join.value or "{}", [job_id for _, job_id in places])
@@ -306,7 +313,8 @@ class JobSteps(ParkingSteps):
                 return {n: each for n, each in ended.items() if not isinstance(each, Succeeded)}
 
     def _open_name(self, name: str) -> str:
-        """Return the first of the names ``name``, ``name#2``, ``name#3``… under which no entry is saved."""
+        """Return the first of the names ``name``, ``name#2``, ``name#3``… under which the job has not saved a wait or a
+        sleep."""
         count, entry = 1, name
         while (known := self._known(entry)) is not None and known.is_saved:
             count += 1
@@ -333,7 +341,8 @@ class JobSteps(ParkingSteps):
         return found
 
     async def _save_results(self, launch: str, ended: Mapping[int, Outcome[Any]]) -> None:
-        """Save the results of the children that succeeded, each as an entry."""
+        """Save the results of the children that succeeded. Each result becomes an entry, a record in Redis, of the
+        parent."""
         part: list[tuple[str, str]] = []
         size = 0
         for index, outcome in ended.items():
@@ -350,7 +359,8 @@ class JobSteps(ParkingSteps):
         await self._finish(self._save_part(part))
 
     async def _save_part(self, part: Sequence[tuple[str, str]]) -> None:
-        """Save several new entries in one call."""
+        """Save the results of several children in one call to Redis. ``part`` has the name and the packed result of
+        each."""
         if not part:
             return
         async with self.home.turn():
@@ -376,7 +386,8 @@ class JobSteps(ParkingSteps):
     # The end.
 
     async def _close(self, launch: str, ends: Mapping[int, Outcome[Any]]) -> str:
-        """Save the outcomes of the children that did not succeed. Return them packed, as each later run reads them."""
+        """Save the outcomes of the children that did not succeed. Return these outcomes as JSON, as later runs read
+        them."""
         packed = pack_ends(ends)
         if self._known(join_name(launch)) is None:
             await self._write(
@@ -410,7 +421,8 @@ class JobSteps(ParkingSteps):
         places: Sequence[Place],
         ends: Mapping[int, Outcome[Any]],
     ) -> Items[R]:
-        """Return the items of children that have ended. ``ends`` has the outcomes of those that did not succeed."""
+        """Return the items of children that have ended. ``ends`` has the outcomes of the children that did not
+        succeed."""
         items: list[Item[R]] = []
         for index, (queue, job_id) in enumerate(places):
             outcome = ends.get(index)
@@ -436,8 +448,8 @@ def _look(queue: str, ids: Sequence[str], calls: Operations) -> Plan[dict[str, F
 
 
 def _succeeded(launch: str, job_id: str, entry: StepEntry, child: JobCall[R]) -> Succeeded[R]:
-    """Return the outcome of a child whose success is saved as ``entry``. The result has the type of the child's
-    task."""
+    """Return the outcome of a child that succeeded, from the saved ``entry``. The result has the result type of the
+    child's task."""
     if entry.value is None:
         return Succeeded(job_id, missing=entry.note)
     return Succeeded(job_id, load_value(launch, child.task.returned, entry.value), None)

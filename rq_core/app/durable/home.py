@@ -1,4 +1,5 @@
-"""The methods by which one run of a durable job uses its worker: they save and load steps, and check the lease."""
+"""The interface between one run of a durable job and its worker: methods that load and save steps, and check the
+lease."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ T = TypeVar("T")
 
 
 class Home(Protocol):
-    """The methods of a worker that are called by the steps of one claim.
+    """The methods of a worker that the steps of one durable job call.
 
     An ``async def`` handler awaits these methods on the event loop. In a ``def`` handler, each method blocks the
     handler's thread until it is done, and awaits nothing.
@@ -25,7 +26,7 @@ class Home(Protocol):
     is_async: bool
     """True if the handler is an ``async def`` function."""
     calls: StepCalls
-    """Calls the functions of the steps."""
+    """The object that calls the functions of steps."""
     can_park: bool
     """True if the job may sleep and wait."""
     audit_result: str
@@ -33,38 +34,41 @@ class Home(Protocol):
     the value itself)."""
 
     def lease(self) -> Awaitable[None]:
-        """Wait until the claim's lease is in force by the worker's clock, or until the handler must stop."""
+        """Wait until the lease of the job's claim has not expired by the worker's clock, or until the handler must
+        stop."""
         ...
 
     def began(self) -> Callable[[], None]:
-        """Tell the worker that a step runs. The caller calls the returned function when the step has ended."""
+        """Notify the worker that a step runs, so that the worker does not park the job. The caller calls the returned
+        function when the step has ended."""
         ...
 
     def load(self, first: int = 1) -> Awaitable[Box | None]:
-        """Return the job's box: its entries from number ``first`` on, and its signals. Return None if the claim is not
-        in force."""
+        """Load the job's box: the entries (saved steps, waits and sleeps) from number ``first`` on. Return None if the
+        claim is not in force."""
         ...
 
     def save(self, records: Sequence[Saving]) -> Awaitable[SaveAnswer]:
-        """Save entries. Return the refused records and the entries of waits and sleeps that are over, each by its index
-        in ``records``."""
+        """Save entries, which are records of steps, waits and sleeps. The answer maps an index in ``records`` to the
+        reason why Redis refused the record, or to the entry of a wait or sleep that is over."""
         ...
 
     def finish(self, saving: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        """Return the result of a coroutine that saves entries. If the handler is cancelled, the coroutine continues."""
+        """Return the result of a coroutine that saves entries. If the handler is cancelled, the coroutine still runs to
+        its end."""
         ...
 
     def ask(self, plan: Callable[[Operations], Plan[T]]) -> Awaitable[T]:
-        """Send a call to a queue, and return its result. ``plan`` is a function that takes the protocol's calls, and
-        returns the call as a Plan.
+        """Call Redis, and return the result. ``plan`` is a function that takes the calls of the protocol (Operations),
+        and returns the plan of one call.
 
         Only jobs that may be parked use this method.
         """
         ...
 
     def park(self, entry: int) -> Awaitable[None]:
-        """Park the job as soon as none of its steps runs. ``entry`` is the number of the wait or sleep for which the
-        job is parked.
+        """Park the job as soon as none of its steps runs: end the claim, and wait without a worker. ``entry`` is the
+        number of the wait or sleep for which the job is parked.
 
         The method never returns, since the worker stops the handler.
         """

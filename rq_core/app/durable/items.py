@@ -31,9 +31,9 @@ R_co = TypeVar("R_co", covariant=True)
 _SHOWN_MAX: Final = 10
 """Maximum number of failed items that a message names."""
 MESSAGE_MAX: Final = 300
-"""Maximum number of characters of an error's message that a parent saves."""
+"""Maximum number of characters of a failed child's error message that a parent job saves."""
 MESSAGES_MAX: Final = 64_000
-"""Maximum number of characters of all such messages of one map."""
+"""Maximum number of characters of all error messages that a parent job saves for one ``map``."""
 _ENDS: Final[Mapping[str, type[Outcome[Any]]]] = {
     "dead": Failed, "cancelled": Cancelled, "expired": Expired, "replaced": Replaced, "gone": Gone,
 }  # fmt: skip
@@ -83,7 +83,8 @@ def _check_call(name: str, call: JobCall[Any]) -> None:
 
 
 def child_of(call: JobCall[Any], job_id: str, parent: str) -> NewJob:
-    """Return the child job for a call. ``parent`` is the value of the child's header PARENT_HEADER."""
+    """Return the child job for a call. ``parent`` is the value of the child's header PARENT_HEADER, which names the
+    parent job."""
     options = call.task.options
     headers = json.loads(options.headers_json or "{}") | {PARENT_HEADER: parent}
     seconds = max(options.keep_ms, KEEP_MS) / 1000
@@ -164,9 +165,10 @@ class Items(Sequence[Item[R_co]]):
 
 
 def least(name: str, min_success: Any, count: int) -> int:
-    """Return how many of ``count`` children must succeed. Raises InvalidStep.
+    """Return how many of ``count`` children must succeed.
 
-    ``min_success`` is a share (a float from 0.0 to 1.0) or a number (an int).
+    ``min_success`` is a share (a float from 0.0 to 1.0) or a number (an int). Raises InvalidStep for any other value,
+    and for a number above ``count``.
     """
     is_share = isinstance(min_success, float) and 0 <= min_success <= 1
     is_number = type(min_success) is int and min_success >= 0
@@ -186,8 +188,9 @@ def least(name: str, min_success: Any, count: int) -> int:
 def children_failed(
     message: str, job_id: str, prefix: str, items: Sequence[Item[Any]] = ()
 ) -> ChildrenFailed:
-    """Return the error of a parent whose children failed. Its text is ``message``, and the commands that an operator
-    can use. ``job_id`` is the parent's id, and ``prefix`` is the prefix of the keys in Redis."""
+    """Return the error of a parent job whose children failed. Its text is ``message`` and the commands with which an
+    operator can list the failed children and run the parent again. ``job_id`` is the parent's id, and ``prefix`` is the
+    prefix of the keys in Redis."""
     error = ChildrenFailed(
         f"{message}. `rq-core children {job_id} --failed` lists what failed, `rq-core requeue {job_id}` runs it again",
         items,
@@ -198,7 +201,8 @@ def children_failed(
 
 
 def told(name: str, failed: Sequence[Item[Any]], count: int, needed: int) -> str:
-    """Return the message of ChildrenFailed. The message names the first items that failed."""
+    """Return the message of a ChildrenFailed error: how many children succeeded, and the errors of the first failed
+    ones."""
     said = "; ".join(
         f"{item.index}: {str(item.error).removesuffix('.')}" for item in failed[:_SHOWN_MAX]
     )
@@ -226,8 +230,8 @@ def pack_ends(ends: Mapping[int, Outcome[Any]]) -> str:
 
 
 def _pack_end(outcome: Outcome[Any], most: int) -> list[str]:
-    """Return the kind of an outcome, such as ``dead``. A dead child also has the reason, and the error's type and
-    first ``most`` characters of its message."""
+    """Convert an outcome to a list of texts. The first is the kind of the outcome, such as ``dead``. For a dead child,
+    the reason follows, and the type and the first ``most`` characters of the message of its error."""
     found = [_WORDS[type(outcome)]]
     if isinstance(outcome, Failed):
         error = outcome.error
@@ -242,7 +246,7 @@ def unpack_ends(packed: str, ids: Sequence[str]) -> dict[int, Outcome[Any]]:
 
 
 def unpack_end(job_id: str, said: Sequence[str]) -> Outcome[Any]:
-    """Convert one outcome of ``pack_ends`` back. ``said`` is the list of its texts."""
+    """Convert a list of texts back to an outcome. ``pack_ends`` has made the list."""
     kind = _ENDS.get(said[0], Gone)
     if kind is Failed and len(said) > 1:
         return Failed(job_id, said[1], JobError(said[2], said[3]) if len(said) == 4 else None)

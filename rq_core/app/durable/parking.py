@@ -1,5 +1,6 @@
-"""The part of a run's steps that parks the job. It knows which entries Redis must have when the run ends, saves lost
-entries again, and returns the box that the next run may take over."""
+"""The part of a durable job's run that parks the job, which then waits without a claim. It lists the entries (saved
+steps, waits and sleeps) that Redis must have when the job parks, and saves entries again that Redis has lost. It also
+returns a copy of the entries for the job's next run."""
 
 from __future__ import annotations
 
@@ -15,25 +16,25 @@ from rq_core.protocol.reads.box_reads import Box
 
 T = TypeVar("T")
 Save = Callable[[JobContext, Sequence[Saving]], Awaitable[Mapping[int, Any]]]
-"""A function that saves entries. It returns why Redis refused an entry (a NotSaved), by the entry's index. Callers
-ignore values of other types."""
+"""A function that saves entries in Redis. Its result maps the index of an entry that Redis refused to a NotSaved, which
+has the reason. Callers ignore values of other types."""
 
 
 class ParkingSteps(Steps):
     """The steps of one run of a job that may be parked."""
 
     _has_failed = False
-    """True if a save has failed: Redis may have an entry that this run does not know."""
+    """True if a call that saves an entry has failed. Redis may then have an entry that this run's copy lacks."""
     _under_way = 0
-    """Number of saves under way."""
+    """Number of calls under way that save entries in Redis."""
 
     @property
     def is_sure(self) -> bool:
-        """True if Redis has exactly the entries that this run knows."""
+        """True if this run's copy of the job's entries certainly equals the entries in Redis."""
         return self._is_loaded() and not self._has_failed and not self._under_way
 
     def box_now(self) -> Box | None:
-        """Return what Redis has in the job's box. Return None if that is not certain."""
+        """Return this run's copy of the job's entries. Return None if Redis may have other entries."""
         return Box(self._life, tuple(self._loaded)) if self.is_sure else None
 
     async def _take(self, kind: Literal["wait", "sleep"], entry: str, about: str) -> bool:
@@ -58,11 +59,12 @@ class ParkingSteps(Steps):
             self._under_way -= 1
 
     def known_beside(self, waits: Sequence[int]) -> KnownBox:
-        """Return the entries that Redis must have when the job parks, except the entries ``waits`` for which it parks.
-        Return NOTHING_KNOWN for a run without entries.
+        """Return the entries that Redis must have when the job parks. The entries ``waits``, for which the job parks,
+        are left out. Return NOTHING_KNOWN for a run without entries.
 
-        Redis writes entries in the order of their numbers. So if Redis has the last entry, it has all entries. But it
-        can have lost the end of an entry that was begun earlier, if no new entry was written after this end.
+        Redis appends entries in the order of their numbers. So if Redis has the last entry, it has all entries. But a
+        step has one entry that is written twice: when the step begins and when it ends. A failover can lose the second
+        write if no entry was appended after it. So the result also names these entries.
         """
         if not self._is_loaded() or not self._loaded:
             return NOTHING_KNOWN
@@ -77,7 +79,7 @@ class ParkingSteps(Steps):
         """Save the entries that Redis has lost. Call this after the handler's end, if Redis could not park the job.
 
         If the claim is no longer in force, the method returns without an error, since the next attempt to park the job
-        notices it. Raises QueueDamaged if the job's box has other entries than this run knows.
+        notices it. Raises QueueDamaged if Redis has other entries of the job than this run has saved.
         """
         has = len(self._loaded) - 1
         for _ in range(AGAIN_MAX):
@@ -97,7 +99,7 @@ class ParkingSteps(Steps):
 
 
 def _worst(answer: Mapping[int, Any]) -> NotSaved | None:
-    """Return the most important refusal in an answer, or None. A NotSaved for a wait that is not over is no refusal,
-    since Redis has saved this wait."""
+    """Return the most important refusal in Redis' answer to a save, or None. A NotSaved for a wait that is not over is
+    no refusal, since Redis has saved the wait."""
     refused = [e for e in answer.values() if isinstance(e, NotSaved) and e.why != "waits"]
     return worst_of(refused) if refused else None

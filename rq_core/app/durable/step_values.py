@@ -69,8 +69,8 @@ def check_brought(name: str, kind: Any) -> Returned:
 
 @lru_cache(maxsize=1024)
 def _class_brought(kind: type) -> Returned:
-    """Return the type of a signal's value, from a class. The result is cached, since pydantic needs 0.2 ms or more for
-    it."""
+    """Return the type of a signal's value if the type is a class. The result is cached, since pydantic needs 0.2 ms or
+    more to prepare a type."""
     return _Brought(kind.__name__, kind)
 
 

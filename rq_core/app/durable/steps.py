@@ -40,12 +40,14 @@ from rq_core.protocol.reads.box_reads import Box
 from rq_core.signals import LeaseLost, StepsSpent
 
 in_step: Final[ContextVar[bool]] = ContextVar("rq_core_in_step", default=False)
-"""True if the function of a step runs in this context. No other step may begin inside it."""
+"""True while the function of a step runs in this context. No other step may begin meanwhile."""
 
 What = Literal["begin", "save", "wait", "sleep", "take", "move"]
-"""The kinds of records that a save sends to Redis."""
+"""The kinds of records that are sent to Redis: a step has begun, or has a value (save); a wait; a sleep; a wait that
+has taken a signal (take); and move, which gives the job's saved steps another box id after a failover."""
 AGAIN_MAX: Final = 3
-"""Maximum number of times that a save is sent. It is sent again if Redis lacks earlier entries."""
+"""Maximum number of times that a record is sent to Redis. It is sent again, after earlier records, if Redis has lost
+earlier records of the job."""
 
 
 class StepOptions(NamedTuple):
@@ -74,26 +76,29 @@ class Steps:
         self.home = home
         self._life: str | None = None
         self._entries: list[StepEntry] | None = None
-        """The entries that Redis has, in the order of their numbers (from 1); None before they are loaded."""
+        """The entries of the job that Redis has: its steps, waits and sleeps, in the order of their numbers (from 1).
+        None before they are loaded."""
         self._numbers: dict[str, int] = {}
-        """The number of each entry, by its name."""
+        """The number of each entry (a saved step, wait or sleep), by the entry's name."""
         self._used: dict[str, int] = {}
-        """Number of times that this run has used each name."""
+        """Number of steps, waits and sleeps with each name in this run."""
         self._running: set[str] = set()
         self._passed: list[_Passed] = []
         self._ended: dict[int, int] = {}
-        """Number of an entry that was begun, and saved later → the number of entries that Redis had at this save."""
+        """For each entry whose end this run saved: the number of entries that Redis had at that time. The key is the
+        entry's number. If no entry was appended since, a failover can lose the end alone."""
         self._waiting: set[int] = set()
-        """The numbers of the waits and sleeps for which this run waits."""
+        """The entry numbers of the waits and sleeps for which this run waits."""
         self._until: int | None = None
         """The end (Unix ms) of the wait or sleep that this run sent last; None if it has no end."""
         self._ending: StepEntry | None = None
-        """The entry of the wait or sleep that this run sent last; None unless it is over and Redis' answer had the
-        entry."""
+        """The entry of the wait or sleep that this run sent last, from Redis' answer. None if the wait or sleep is not
+        over, or the answer lacked the entry."""
         self._is_over = False
 
     def close(self) -> None:
-        """Let no asyncio task of the handler begin a further step. The worker calls this after the handler's end."""
+        """Refuse further steps of this run. The worker calls this after the handler's end, when an asyncio task of the
+        handler may still run."""
         self._is_over = True
 
     async def step(
@@ -104,7 +109,7 @@ class Steps:
         kwargs: dict[str, Any],
         options: StepOptions,
     ) -> Any:
-        """Return the value that a step has saved. If the step has saved no value, run the step and save its value."""
+        """Return the saved value of a step. If no value is saved, run the step and save its value."""
         check_step(name)
         if not callable(function):
             raise InvalidStep(step=name, why=f"{function!r} is not a function")
@@ -225,7 +230,7 @@ class Steps:
         raise AssertionError("a parked handler goes on")
 
     async def _take(self, kind: Literal["wait", "sleep"], entry: str, about: str) -> bool:
-        """Send a wait or a sleep to Redis. Return True if it is over; Redis has then saved its entry."""
+        """Send a wait or a sleep to Redis. Return True if the wait or sleep is over; Redis has then saved its entry."""
         async with self.home.turn():
             why = await self._sent(kind, entry, "", about)
             if why == "full":
@@ -268,8 +273,8 @@ class Steps:
         return hashlib.sha256(f"{self._life}/{name}".encode()).hexdigest()[:32]
 
     async def undo(self) -> None:
-        """Call the ``undo`` functions of the saved steps that this run has reached, the newest first. Each call is a
-        step."""
+        """Call the ``undo`` functions of the saved steps that this run has reached, the newest first. Each call is
+        itself saved as a step."""
         passed = sorted(self._passed, reverse=True)
         self._passed = []
         for each in passed:
@@ -302,7 +307,8 @@ class Steps:
             self._know(await self._box())
 
     async def _box(self, first: int = 1) -> Box:
-        """Return the job's box: its entries from number ``first`` on. Raises LeaseLost if the claim is not in force."""
+        """Load the entries of the job (saved steps, waits and sleeps) from number ``first`` on. Raises LeaseLost if the
+        claim is not in force."""
         box = await self.home.load(first)
         if box is None:
             raise self._lost()
@@ -314,8 +320,8 @@ class Steps:
         self._entries = list(box.entries)
 
     async def _write(self, what: Literal["begin", "save"], entry: str, packed: str = "") -> None:
-        """Record in Redis that a step has begun, or save its value. If the box has no room for the value, leave the
-        value out. Raises StepsSpent."""
+        """Record in Redis that a step has begun, or save the step's value. If the job's steps have used up their room
+        in Redis, save the step without its value. Raises StepsSpent if there is no room for that either."""
         async with self.home.turn():
             why = await self._sent(what, entry, packed)
             if why == "full" and not packed.startswith(NO_VALUE):
@@ -341,8 +347,9 @@ class Steps:
                 self._context.base = self._context.failures
 
     async def _sent(self, what: What, entry: str, packed: str, about: str = "") -> str | None:
-        """Send an entry to Redis, and before it the entries that Redis has lost. Return None if Redis saved the entry,
-        ``full`` if the box has no room, ``waits`` for a wait or sleep that is not over (``_until`` is its end)."""
+        """Send an entry to Redis, together with earlier entries that Redis has lost. Return None if Redis saved the
+        entry. Return ``full`` if the job's steps have used up their room. Return ``waits`` for a wait or sleep that is
+        not over; ``_until`` is then its end."""
         count = len(self._loaded)
         # If Redis has lost only the ends of entries, it has as many entries as before, and does not notice the loss.
         missing = self._missing(count, count) if entry not in self._numbers else []
@@ -388,14 +395,15 @@ class Steps:
         )
 
     def _keep(self, number: int, entry: StepEntry) -> None:
-        """Store an entry that Redis has now, in this run's copy of the box."""
+        """Store an entry that Redis has saved in this run's copy of the job's entries."""
         if entry.is_saved and number <= len(self._loaded):
             self._ended[number] = len(self._loaded)
         self._numbers[entry.name] = number
         self._loaded[number - 1 : number] = [entry]
 
     def _missing(self, has: int, last: int) -> list[Saving]:
-        """Return the records, up to that of entry ``last``, that Redis may have lost. Redis has ``has`` entries now."""
+        """Return the records of the entries that Redis may have lost, up to entry ``last``. ``has`` is the number of
+        entries that Redis has now."""
         ended = (n for n, count in self._ended.items() if n <= has <= count)
         return [self._again(n) for n in sorted({*ended, *range(has + 1, last + 1)})]
 
@@ -444,6 +452,6 @@ class Steps:
 
 
 def worst_of(refused: Iterable[NotSaved]) -> NotSaved:
-    """Return the most important of several refusals. A lost claim comes first."""
+    """Return the most important of several refusals of a save. A lost claim comes first."""
     order = ("stale", "gone", "other", "conflict", "full", "behind", "waits")
     return min(refused, key=lambda each: order.index(each.why))

@@ -1,10 +1,12 @@
-"""Keeps the state of a flow between two runs of the flow's job, so that a run need not read the whole box again.
+"""Keeps the state of a flow in a process between two runs of the flow's job, so that a run need not read all of it
+again.
 
-A kept copy has the entries of the job's box as a run left them when it parked the job. If the next run in this process
-has the job's next claim, and Redis has lost nothing meanwhile, this run reads nothing. A later run reads only the
-copy's last entry, and the entries that may have changed since. The copy is valid if Redis still has its last entry
-under the same number, name and fence: since entries are only appended, Redis then also has all earlier entries. If the
-copy is not valid, for example after a failover, the run reads the whole box.
+The state consists of the entries of the flow's job: the saved records of its steps, waits and sleeps. A run keeps a
+copy of the entries when it parks the job. If this process also gets the job's next claim, and Redis has lost nothing
+meanwhile, the next run reads nothing. Otherwise, a later run in this process reads only the copy's last entry, and the
+entries that may have changed since. The copy is valid if Redis still has its last entry with the same number, name and
+fence: since entries are only appended, Redis then also has all earlier entries. If the copy is not valid, for example
+after a failover, the run reads all entries.
 """
 
 from __future__ import annotations
@@ -33,43 +35,45 @@ if TYPE_CHECKING:
 
 @dataclass
 class KeptRun:
-    """A copy of a flow's state. A run of the flow's job makes the copy when the job parks."""
+    """A copy of a flow's state, which one run of the flow's job keeps for a later run. The run makes the copy when it
+    parks the job."""
 
     claim: int
-    """The number of the run's claim."""
+    """The number of the claim in which the copy was made."""
     life: str
     entries: list[StepEntry]
-    """The entries of the box, in the order of their numbers (from 1). The run itself has appended the last entry."""
+    """The entries of the flow's job (saved steps, waits and sleeps), in the order of their numbers (from 1). The run
+    that made the copy has itself appended the last entry."""
     numbers: dict[str, int]
-    """The number of each entry, by its name."""
+    """The number of each entry (a saved step, wait or sleep), by the entry's name."""
     ended_last: frozenset[int]
-    """The numbers of the entries that were saved after the last entry had been appended. Redis may have lost these
-    saves."""
+    """The numbers of the entries whose end was saved after the last entry had been appended. Redis may have lost these
+    ends."""
     graph: Graph
     frontier: Frontier
     places: dict[str, list[Place]]
-    """The queue and the id of each child, by the name of the entry that enqueued the children."""
+    """The queue and the id of each child job, by the name of the launch, the call that enqueued the children."""
     characters: int
-    """Number of characters of all values."""
+    """Number of characters of the values of all entries."""
 
     def holds(self, box: Box | None) -> bool:
-        """Return whether this copy is valid: whether the box still has the copy's last entry. ``box`` has the entries
-        from this entry's number on."""
+        """Return whether this copy is still valid. ``box`` has the entries that Redis has from the number of the copy's
+        last entry on. The copy is valid if the first of them is this last entry."""
         if box is None or box.life != self.life or not box.entries:
             return False
         mine, there = self.entries[-1], box.entries[0]
         return (there.name, there.fence) == (mine.name, mine.fence)
 
     def is_newest(self, context: JobContext) -> bool:
-        """Return whether the box certainly has no other entries than this copy. This is so if the claim of ``context``
-        directly follows this copy's claim, and Redis has lost nothing between them."""
+        """Return whether Redis certainly has no other entries than this copy. The claim of ``context`` must directly
+        follow the claim in which the copy was made, and Redis must have lost nothing since."""
         return (context.claim, context.life, epoch_of_fence(context.fence)) == (
             self.claim + 1, self.life, epoch_of_fence(self.entries[-1].fence),
         )  # fmt: skip
 
     def uncertain(self, claim: int) -> list[int]:
-        """Return the numbers of the entries that must be read again, without the last entry, which the caller reads
-        anyway. ``claim`` is the number of the claim that reads the entries."""
+        """Return the numbers of the copied entries that may have changed and must be read again. The last entry is left
+        out, since the caller reads it anyway. ``claim`` is the number of the claim that reads the entries."""
         found = set(self.ended_last)
         if claim != self.claim + 1:
             # Claims of other workers were in between. They append entries, and save those that were begun.
@@ -77,8 +81,8 @@ class KeptRun:
         return sorted(found - {len(self.entries)})
 
     def update(self, number: int, entry: StepEntry) -> None:
-        """Store an entry that was read from Redis: a newer state of a copied entry, or an entry that was appended
-        later. Raises ValueError if the entry cannot belong to the copied box."""
+        """Store an entry that was read from Redis. It replaces the copied entry with this number, or is appended.
+        Raises ValueError if the entry contradicts the copy."""
         if self.numbers.setdefault(entry.name, number) != number:
             raise ValueError(f"entry {number} has the name of another one")
         if number <= len(self.entries):
@@ -90,8 +94,8 @@ class KeptRun:
 
 
 class ResumedSteps(JobSteps):
-    """The entries of one run of a flow's job. The run loads the whole box, or only the entries that have changed since
-    the run before."""
+    """The saved steps of one run of a flow's job. The run loads all of them, or only those that have changed since an
+    earlier run in this process."""
 
     def __init__(
         self,
@@ -105,13 +109,13 @@ class ResumedSteps(JobSteps):
         self._kept = kept
         self._frontier = Frontier(graph)
         self._known_places: dict[str, list[Place]] = {}
-        """The queue and the id of each child, by the name of the entry that enqueued the children."""
+        """The queue and the id of each child job, by the name of the launch, the call that enqueued the children."""
         self._characters = 0
-        """Number of characters of the values of all entries."""
+        """Number of characters of the values of all entries (saved steps, waits and sleeps)."""
 
     async def _load(self) -> None:
-        """Load the entries. If an earlier run in this process has kept a valid copy, load only the entries that may
-        have changed since."""
+        """Load the entries of the flow's job. If an earlier run in this process has kept a valid copy, load only the
+        entries that may have changed since."""
         if not self._is_loaded():
             kept = self._kept.take((self._context.queue, self._context.id))
             if kept is not None and kept.is_newest(self._context):
@@ -122,8 +126,8 @@ class ResumedSteps(JobSteps):
         await super()._load()
 
     async def _load_rest(self, kept: KeptRun) -> None:
-        """Take over the copy of an earlier run, and load the entries that may have changed since. If the copy is not
-        valid, load nothing."""
+        """Use the copy that an earlier run has kept, and load the entries that may have changed since. If the copy is
+        not valid, do nothing."""
         first = len(kept.entries)
         box = await self.home.load(first)
         if not kept.holds(box):
@@ -159,12 +163,13 @@ class ResumedSteps(JobSteps):
         self._characters = sum(len(entry.value or "") for entry in box.entries)
 
     def box_now(self) -> Box | None:
-        """Return None. The next run takes over the copy of this run (KeptRun), which has more than the box."""
+        """Return None. A flow's next run uses another copy, the KeptRun of this run, which has more than the entries of
+        the job."""
         return None
 
     def _keep_run(self) -> None:
-        """Keep a copy of this run's state for the next run. Call this method after the last call to Redis of this run
-        has ended."""
+        """Keep a copy of this run's state for the next run in this process. Call this method when no call to Redis of
+        this run is under way any more."""
         entries, context = self._loaded, self._context
         if not self.is_sure or not entries or entries[-1].fence != context.fence:
             return  # It could not be seen whether Redis still has all of it.
@@ -180,7 +185,8 @@ class ResumedSteps(JobSteps):
 def _entries_at(
     queue: str, life: str, numbers: Sequence[int], calls: Operations
 ) -> Plan[dict[int, StepEntry]]:
-    """Return the entries of a box that have these numbers."""
+    """Read the entries of a durable job with these numbers. Return them by number. Entries that Redis lacks are left
+    out."""
     boxes = queue_keys(queue, calls.delivery.prefix)("boxes")
     found: dict[int, StepEntry] = {}
     for first in range(0, len(numbers), PAGE):

@@ -32,11 +32,11 @@ without a retry."""
 KEPT_MAX: Final = 64
 """Maximum number of flows whose state a process keeps between their runs."""
 KEPT_CHARACTERS: Final = 32 * 1024 * 1024
-"""Maximum number of characters of the results in the kept states of flows."""
+"""Maximum number of characters of the results in all states of flows that a process keeps."""
 READ_MAX: Final = 64
-"""Maximum number of flows whose arguments a process keeps after it has read them."""
+"""Maximum number of flows whose parsed arguments a process caches."""
 READ_CHARACTERS: Final = 16 * 1024 * 1024
-"""Maximum number of characters of all arguments that a process keeps after it has read them."""
+"""Maximum number of characters of the parsed arguments of flows that a process caches."""
 
 
 class FlowDocument(dict[str, Any]):
@@ -45,7 +45,7 @@ class FlowDocument(dict[str, Any]):
 
     @cached_property
     def graph(self) -> Graph:
-        """The graph. Raises ValueError for a document that ``graph_document`` cannot have made."""
+        """The graph of the flow. Raises ValueError if the document is not a valid graph."""
         return read_graph(self)
 
 
@@ -67,7 +67,7 @@ class FlowArguments(Arguments):
 
 
 def graph_of(document: dict[str, Any]) -> Graph:
-    """Return the graph of a document. Raises ValueError for a document that ``graph_document`` cannot have made."""
+    """Return the graph of a document. Raises ValueError if the document is not a valid graph."""
     return document.graph if isinstance(document, FlowDocument) else read_graph(document)
 
 

@@ -50,7 +50,7 @@ def taken_apart(call: JobCall[Any]) -> TakenApart:
 
 
 def _has_hole(value: object) -> bool:
-    """Return whether a value is a placeholder, or has one inside of lists, tuples and dicts."""
+    """Return whether a value is a placeholder, or has a placeholder inside of lists, tuples and dicts."""
     left, seen = [value], set()
     while left:
         each = left.pop()
@@ -63,8 +63,8 @@ def _has_hole(value: object) -> bool:
 
 
 def _plain(value: Any, path: Path, holes: list[tuple[Path, Placeholder]]) -> Any:
-    """Return a value in the types of JSON, with None in the place of each placeholder. Add the placeholders to
-    ``holes``."""
+    """Return a value in the types of JSON, with None in the place of each placeholder. Append each placeholder and its
+    place to ``holes``."""
     if isinstance(value, Placeholder):
         holes.append((path, value))
         return None
@@ -78,8 +78,9 @@ def _plain(value: Any, path: Path, holes: list[tuple[Path, Placeholder]]) -> Any
 
 
 def options_of(options: JobOptions) -> dict[str, Any]:
-    """Return the options of a call in the types of JSON. With them, a worker can enqueue the child without the code of
-    the child's task. The options for the job's id are left out, since rq-core itself makes the child's id."""
+    """Return the options of a call in the types of JSON. A worker that lacks the code of the call's task can enqueue
+    the child with these options. The options for the job's id are left out, since rq-core itself makes the child's
+    id."""
     found: dict[str, Any] = {}
 
     def add(name: str, value: object, made: Callable[[Any], Any] = lambda value: value) -> None:

@@ -84,8 +84,8 @@ class Flow:
         self._on_failure = on_failure
         self._nodes: list[GraphNode] = []
         self._names: dict[str, int] = {}
-        """Name of a node → the last number that was appended to this name to make the default name of another node, or
-        1."""
+        """For each name of a node: the last number that was appended to the name to make a default name, such as 3 for
+        ``render-3``. If no number was appended: 1."""
         self._calls = 0
         self._size = 0
         self._why_closed = ""
@@ -112,7 +112,7 @@ class Flow:
             self._document()
 
     def invalid(self, why: str) -> InvalidFlow:
-        """Return the error for this flow."""
+        """Return an InvalidFlow error for this flow. ``why`` is the reason."""
         return InvalidFlow(flow=self.name, why=why)
 
     # The declaration.
@@ -262,7 +262,7 @@ class Flow:
         )
 
     def _document(self) -> dict[str, Any]:
-        """Return the arguments of the flow's job. Raises InvalidFlow."""
+        """Return the arguments of the flow's job: the flow's graph as JSON. Raises InvalidFlow."""
         if not self._nodes:
             raise self.invalid("it has no node")
         graph = Graph(self.name, self._on_failure, tuple(self._nodes))

@@ -29,8 +29,8 @@ class _Given(NamedTuple):
 
 
 class NamedTask:
-    """A task that is known by its name, with the call of one child. The worker that runs the flow need not have the
-    task's code."""
+    """A task that is known by its name, with the arguments and options for one child of a flow. The worker that runs
+    the flow need not have the task's code."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class NamedTask:
         args: Mapping[str, Any],
         placing: Placing | None,
     ) -> None:
-        """``known`` is the task; None if this worker lacks the task. In this case, ``placing`` assigns the child's
-        lane."""
+        """``known`` is the task; None if this worker lacks the task's code. In this case, ``placing`` chooses the
+        child's lane, its waiting line in the queue."""
         self.app = app
         self.name = call.task
         self._known = known
@@ -94,8 +94,9 @@ def _options(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def placing_of(app: Producer, queue: str, task: str, policy: str | None) -> Placing:
-    """Return the Placing, which assigns lanes to jobs, for a task that the app lacks. ``policy`` is the JSON that
-    workers have registered for the task; None if no worker has registered the task."""
+    """Return the Placing for a task that the app lacks. A Placing chooses the lane (the waiting line) of each job.
+    ``policy`` is the JSON with the task's options and caps that workers have registered; None if no worker has
+    registered the task."""
     if policy is None:
         return app.declared.unregistered(task, queue)
     return registered_placing(task, queue, policy)
@@ -108,6 +109,7 @@ def child_call(
     args: Mapping[str, Any],
     placing: Placing | None,
 ) -> JobCall[Any]:
-    """Return the call of a child. See NamedTask."""
+    """Return the call of a child of a flow. ``known`` is the child's task; None if this worker lacks the task's code.
+    See NamedTask."""
     task: Any = NamedTask(app, known, call, args, placing)
     return JobCall(task, (), {})

@@ -23,7 +23,8 @@ FLOW_TASK: Final = "rq_core.flow"
 NODES_MAX: Final = 1_000
 """Maximum number of nodes of a flow."""
 CALLS_MAX: Final = CHILDREN_MAX
-"""Maximum number of calls of a flow, including the calls of its maps. Each call takes an entry of the flow's job."""
+"""Maximum number of calls of a flow, including the calls of its maps. Each call takes one of the limited number of
+records that Redis saves for the flow's job."""
 BYTES_MAX: Final = 1024 * 1024
 """Maximum number of bytes of a graph as JSON. Also the maximum for the arguments of a call after the results of other
 nodes were put into them."""
@@ -34,7 +35,7 @@ ON_FAILURE: Final = (DRAIN, CANCEL)
 _NODE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,50}")
 _NUMBER: Final = (int, float)
 _BELOW: Final = 10**14
-"""Numbers in options (seconds, or Unix ms) must be smaller than this. Python cannot make a datetime from much larger
+"""Upper limit of numbers in a call's options (seconds, or Unix ms). Python cannot make a datetime from much larger
 numbers."""
 _OPTIONS: Final[Mapping[str, tuple[type, ...]]] = {
     "priority": (str,), "max_attempts": (int,), "max_losses": (int,), "timeout": _NUMBER, "delay": _NUMBER,
@@ -148,7 +149,7 @@ def size_of(document: Mapping[str, Any]) -> int:
 
 
 def read_graph(document: object) -> Graph:
-    """Return the graph of a document. Raises ValueError for a document that ``graph_document`` cannot have made."""
+    """Return the graph of a document. Raises ValueError if the document is not a valid graph."""
     try:
         return _read(document)
     except (KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
@@ -181,7 +182,8 @@ def _read(document: Any) -> Graph:
 
 
 def _read_kind(kind: Any) -> FlowCall:
-    """Return a call of this kind, without arguments."""
+    """Read an object of ``kinds``: the task, queue, options and keys that several calls share. Return a call with them,
+    and without arguments."""
     _must(is_name(kind["task"]) and is_name(kind["queue"]), "a call has no task or no queue")
     options = kind.get("options", {})
     for name, value in options.items():

@@ -63,7 +63,7 @@ class FlowChild(NamedTuple):
 
 
 class SeenNode(NamedTuple):
-    """A node of a flow, as it was read."""
+    """A node of a flow, with the state and the children that were read from Redis."""
 
     node: GraphNode
     state: NodeState
@@ -76,14 +76,15 @@ class SeenNode(NamedTuple):
 
 
 class SeenFlow(NamedTuple):
-    """The nodes of a flow, as they were read."""
+    """The nodes of a flow, with the states that were read from Redis."""
 
     nodes: tuple[SeenNode, ...]
     """The nodes, in the order of declaration."""
     unread: int = 0
-    """Number of children whose ends were not read, because ``polls_max`` was reached. These children count as alive."""
+    """Number of children whose ends were not read, because seen_flow had reached its limit ``polls_max``. These
+    children count as alive."""
     is_lost: bool = False
-    """True if the flow had enqueued children, and Redis has lost the entries that name these children."""
+    """True if Redis has lost the records that name the children that the flow has enqueued."""
 
     @property
     def done(self) -> int:
@@ -107,10 +108,11 @@ def graph_in(spec: str | None) -> Graph:
 def seen_flow(
     calls: Operations, job: JobState, graph: Graph, polls_max: int | None = None
 ) -> Plan[SeenFlow]:
-    """Return the nodes of a flow, and their children. ``job`` is the flow's job. ``polls_max``: the maximum number of
-    polls for the ends of children; None: no maximum. One poll reads the ends of PAGE children of one queue.
+    """Read the states of a flow's nodes and of the nodes' children from Redis. ``job`` is the flow's job. ``polls_max``
+    is the maximum number of reads of children's ends; with None, there is no maximum. One read covers up to PAGE
+    children of one queue.
 
-    Raises ValueError, TypeError or LookupError if an entry of the flow's job is invalid.
+    Raises ValueError, TypeError or LookupError if a record of the flow's job in Redis is invalid.
     """
     life = job.fields.get("life")
     entries = {} if life is None else (yield from calls.reads.heads(job.queue, life))
@@ -183,8 +185,8 @@ def _ends(
     places: Mapping[Spot, FlowChild],
     polls_max: int | None,
 ) -> Plan[tuple[dict[Spot, Outcome[Any]], int]]:
-    """Return the outcomes (without results) of the children that have ended, and the number of children that were not
-    polled. Children that are alive or not enqueued yet have no outcome."""
+    """Read from Redis how children have ended. Return their outcomes without results, and the number of children that
+    were not read because of ``polls_max``. Children that are alive or not enqueued yet have no outcome."""
     by_queue: dict[str, dict[str, Spot]] = {}
     for spot in spots:
         if spot in places:

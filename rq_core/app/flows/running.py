@@ -53,25 +53,26 @@ if TYPE_CHECKING:
     from rq_core.protocol.operations import Operations
 
 LOOK: Final = f"{OWN_PREFIX}flow.look"
-"""The name of the sleeps after which a flow looks again at children whose ends no worker reports."""
+"""The name of a flow's sleeps. After each sleep, the flow reads its children's states again, in case the signal of a
+child's end was lost."""
 AT_ONCE: Final = 60
-"""Maximum number of nodes for which a flow waits at once. If more nodes run, the flow looks at the others when a child
-of these nodes ends, or after a sleep."""
+"""Maximum number of nodes for whose children a flow waits at once. If more nodes run, the flow reads the states of the
+other nodes' children when one of these children ends, or after a sleep."""
 LOOKS_SOON: Final = 500
-"""After this number of sleeps, each further sleep lasts LOOK_MAX_S seconds. Each sleep takes an entry of the flow's
-job, and the number of entries is limited."""
+"""Number of sleeps after which each further sleep of a flow lasts LOOK_MAX_S seconds. Each sleep takes one of the
+limited number of records that Redis saves for the flow's job."""
 LAUNCHES: Final = 50
 """Maximum number of nodes whose children are enqueued at the same time."""
 YIELD: Final = 20
-"""Number of calls of a node that a flow makes before it lets other coroutines of the worker run."""
+"""Number of calls of a node that a flow prepares before it lets other coroutines of the worker run."""
 WHY: Final = "another node of the flow failed"
-"""The reason that the log has for the cancellation of children by a flow."""
+"""The reason that the audit log has for children that a flow has cancelled."""
 SHOWN_MAX: Final = 10
 """Maximum number of nodes that the message of a failed flow names."""
 
 
 class _Unfit(Exception):
-    """The error for a node whose calls cannot be made."""
+    """Raised if the calls of a flow's node cannot be made, for example because a result that they need is not kept."""
 
 
 class _NotKept:
@@ -80,7 +81,7 @@ class _NotKept:
 
 
 class FlowSteps(ResumedSteps):
-    """The nodes of one run of a flow's job."""
+    """One run of a flow's job, which enqueues the children of the flow's nodes, and waits for the children."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class FlowSteps(ResumedSteps):
         self._app = app
         self._tasks = tasks
         self._broken: dict[int, str] = {}
-        """The reason why the calls of a node cannot be made, by the node's number."""
+        """For each node whose calls cannot be made, by the node's number: the reason."""
 
     async def result(self) -> Any:
         """Run the nodes that are not done, and return the result of the flow's last node. Raises ChildrenFailed if a
@@ -139,8 +140,8 @@ class FlowSteps(ResumedSteps):
     # What the children do.
 
     async def _see(self) -> dict[int, Children]:
-        """Save the results of the children that have succeeded. Return the children of each node that has begun and is
-        not done."""
+        """Read how the children of the running nodes have ended, and save the results of the children that succeeded.
+        Return the children of each node that has begun and is not done."""
         spots: dict[int, list[Spot]] = {}
         unsaved: list[Spot] = []
         stops = stops_of(self._known)
@@ -234,8 +235,8 @@ class FlowSteps(ResumedSteps):
     # Nodes that are ready.
 
     async def _launch(self, launches: Sequence[tuple[int, str, Sequence[int]]]) -> None:
-        """Enqueue children of several nodes. Each tuple has a node's number, the name of the launch that enqueues the
-        children (see launches_of), and the positions of their calls."""
+        """Enqueue children of several nodes. Each tuple has a node's number, a name for this group of children (the
+        launch, see launches_of), and the positions of the children's calls in the node."""
         if len(launches) == 1:
             await self._launch_one(*launches[0])
             return
@@ -280,8 +281,8 @@ class FlowSteps(ResumedSteps):
         return child_call(self._app, known, call, args, placing)
 
     async def _placing_of(self, queue: str, task: str) -> Placing:
-        """Return the Placing of a task that this worker lacks, made from the policy that other workers have
-        registered."""
+        """Return the Placing of a task that this worker lacks. A Placing chooses the lane (the waiting line) of each
+        job. It is made from the policy that other workers have registered for the task."""
         policies = self._app.connections.policies
         found = policies.get(queue, task)
         if found is None:
@@ -317,8 +318,8 @@ class FlowSteps(ResumedSteps):
     # A flow that stops at the first failure.
 
     async def _stop(self, alive: Sequence[Sequence[Spot]]) -> None:
-        """Cancel all children that are alive. First save the numbers of their nodes, so that a retry knows which
-        children the flow itself has cancelled."""
+        """Cancel all children that are alive, because a node has failed. First save the numbers of the children's
+        nodes, so that a retry knows which children the flow itself has cancelled."""
         stops = stops_of(self._known)
         numbers = [spots[0].node for spots in alive]
         if not stops.open.issuperset(numbers):
@@ -333,8 +334,9 @@ class FlowSteps(ResumedSteps):
     def _stopped_of(
         self, children: Mapping[int, Children], failed: Sequence[int]
     ) -> dict[int, Sequence[int]]:
-        """Return the positions of the calls that a stop has cancelled, by node. Return an empty mapping while a node
-        counts as failed, or a child of a stopped node is alive."""
+        """Return the positions of the calls whose children the flow has cancelled because another node failed, by the
+        node's number. Return an empty mapping while a node counts as failed, or a child of a cancelled node is
+        alive."""
         if failed:
             return {}
         nodes = stops_of(self._known).open
@@ -343,13 +345,14 @@ class FlowSteps(ResumedSteps):
         return {number: each.stopped for number, each in children.items() if each.stopped}
 
     async def _begin_again(self, stopped: Mapping[int, Sequence[int]]) -> None:
-        """Save which calls this retry enqueues again: the calls whose children a stop has cancelled."""
+        """Save which calls this retry of the flow enqueues again: the calls whose children the flow has cancelled."""
         stops = stops_of(self._known)
         said = {"stops": stops.stops, "nodes": stopped}
         await self._note(f"{AGAIN}-{len(stops.again) + 1}", said)
 
     def _not_launched_again(self) -> list[tuple[int, str, Sequence[int]]]:
-        """Return the launches that a retry has saved (see _begin_again), and whose children are not enqueued yet."""
+        """Return the groups of children that a retry has saved (see _begin_again) and not enqueued yet. Each tuple has
+        a node's number, the name of the group, and the positions of the calls."""
         stops = stops_of(self._known)
         return [
             (number, launch, positions)
@@ -359,7 +362,8 @@ class FlowSteps(ResumedSteps):
         ]
 
     async def _note(self, name: str, value: Any) -> None:
-        """Save an entry that only the flow itself uses: a stop, or the calls that a retry enqueues again."""
+        """Save an entry that only the flow itself uses: the nodes that it has cancelled, or the calls that a retry
+        enqueues again."""
         note_end = self.home.began()
         try:
             await self._write("save", name, pack_result(json.dumps(value), self.home.audit_result))
@@ -369,8 +373,9 @@ class FlowSteps(ResumedSteps):
     # The wait, and the end.
 
     async def _wait(self, alive: Sequence[Sequence[Spot]]) -> None:
-        """Park the job until one of these children ends, or until it is time to look again. Return at once if the wait
-        for one of the children, or the sleep, is already over. ``alive`` has the living children of each node."""
+        """Park the job until one of these children ends, or until it is time to read their states again. Return at once
+        if the wait for one of the children, or the sleep, is already over. ``alive`` has the living children of each
+        node."""
         numbers: list[int] = []
         for spots in alive[:AT_ONCE]:
             # The child that was enqueued last is most likely to end last, so the flow looks seldom.
@@ -394,8 +399,8 @@ class FlowSteps(ResumedSteps):
                 other.cancel()
 
     async def _add_wait(self, kind: Any, name: str, about: str, numbers: list[int]) -> bool:
-        """Send a wait or a sleep to Redis, and return whether it is over. If it is not over, add the number of its
-        entry to ``numbers``."""
+        """Send a wait or a sleep to Redis, and return whether the wait or sleep is over. If it is not over, add the
+        number of its entry to ``numbers``."""
         entry = self._open_name(name)
         if self._known(entry) is None and len(self._loaded) >= ENTRIES_MAX:
             raise StepsSpent("the flow has as many entries as a job may have")

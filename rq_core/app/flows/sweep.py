@@ -17,26 +17,27 @@ from rq_core.model.durable.children import item_name, join_name, launch_name
 from rq_core.model.outcome import Cancelled, Outcome, Succeeded
 
 STOP: Final = f"{OWN_PREFIX}flow.stop"
-"""The beginning of the names of the entries for stops. A *stop* is the cancellation of nodes by their flow, because
-another node failed. The entry lists the cancelled nodes."""
+"""Prefix of the names of the entries (saved records) for stops. A *stop* is the cancellation of nodes by their flow,
+because another node failed. The entry lists the cancelled nodes."""
 AGAIN: Final = f"{OWN_PREFIX}flow.again"
-"""The beginning of the names of the entries for retries after a stop. The entry lists the calls that the retry enqueues
-again."""
+"""Prefix of the names of the entries (saved records) for retries of a flow that has cancelled nodes. The entry lists
+the calls that the retry enqueues again."""
 
 Word = Literal["waits", "ready", "runs", "stopped", "done", "failed", "skipped"]
 Known = Callable[[str], StepEntry | None]
-"""A function that returns the entry with a name; None if the job has no entry with this name."""
+"""A function that takes a name and returns the entry of this name, a saved record of the flow's job. Returns None if
+there is no such entry."""
 
 
 class Spot(NamedTuple):
-    """One child of a flow. A *launch* enqueues children of one node; a retry after a stop makes another launch of the
-    node."""
+    """Identifies one child of a flow: its node, its call, and its launch. A *launch* enqueues children of one node. If
+    the flow cancels some of them, a retry enqueues their calls again in another launch."""
 
     node: int
     position: int
     """The position of the child's call among the calls of the node."""
     launch: str
-    """The name of the launch that enqueues the child."""
+    """The name of the launch, the group of children with which the child is enqueued."""
     at: int
     """The child's position among the children of this launch."""
 
@@ -54,19 +55,21 @@ class Children(NamedTuple):
 
 
 class Stops(NamedTuple):
-    """The children that a flow has cancelled because a node failed, and those that it has enqueued again."""
+    """The children that a flow has cancelled because a node failed, and the calls that retries of the flow enqueue
+    again."""
 
     open: frozenset[int]
-    """The numbers of the nodes that were cancelled by a stop after the last retry."""
+    """The numbers of the nodes that the flow has cancelled since the last retry."""
     stops: int
-    """Number of stops."""
+    """Number of times that the flow has cancelled nodes because another node failed."""
     again: tuple[Mapping[int, Sequence[int]], ...]
-    """For each retry after a stop: the positions of the calls that the retry enqueues again, by the node's number."""
+    """For each retry after a cancellation: the positions of the calls that the retry enqueues again, by the node's
+    number."""
 
 
 def stops_of(known: Known) -> Stops:
-    """Return which children a flow has cancelled, and which it has enqueued again, from the entries of the flow's
-    job."""
+    """Return which children a flow has cancelled, and which calls its retries enqueue again. ``known`` looks up the
+    saved entries of the flow's job."""
     stops, again = _values(STOP, known), _values(AGAIN, known)
     # Each retry says after how many stops it came, so it ends all of them.
     ends = max((each["stops"] for each in again), default=0)
@@ -78,7 +81,7 @@ def stops_of(known: Known) -> Stops:
 
 
 def _values(name: str, known: Known) -> list[Any]:
-    """Return the values of the entries ``NAME-1``, ``NAME-2`` and so on."""
+    """Return the values of the flow's saved entries ``NAME-1``, ``NAME-2`` and so on."""
     found: list[Any] = []
     while (entry := known(f"{name}-{len(found) + 1}")) is not None and entry.is_saved:
         found.append(json.loads(entry.value or "null"))
@@ -86,10 +89,11 @@ def _values(name: str, known: Known) -> list[Any]:
 
 
 def launches_of(number: int, node: GraphNode, stops: Stops) -> list[tuple[str, Sequence[int]]]:
-    """Return the launches of a node: each launch's name, and the positions of the calls that it enqueues.
+    """Return the launches of a node: for each launch, its name, and the positions of the calls whose children it
+    enqueues.
 
-    The first launch has all calls. Each later launch enqueues again the calls whose jobs a stop has cancelled. A later
-    launch has another name, so that its jobs have other ids than the cancelled jobs.
+    The first launch has all calls. Each later launch belongs to a retry, and has the calls whose jobs the flow had
+    cancelled. A later launch has another name, so that its jobs have other ids than the cancelled jobs.
     """
     found: list[tuple[str, Sequence[int]]] = [(node.name, range(len(node.calls)))]
     for each in stops.again:
@@ -99,14 +103,15 @@ def launches_of(number: int, node: GraphNode, stops: Stops) -> list[tuple[str, S
 
 
 def is_launched(launch: str, known: Known) -> bool:
-    """Return whether all children of a launch were enqueued: the launch's entry is then saved."""
+    """Return whether all children of a launch were enqueued. A launch is a group of children of one node; when all are
+    enqueued, the flow saves an entry for the launch."""
     entry = known(launch_name(launch))
     return entry is not None and entry.is_saved
 
 
 def spots_of(number: int, node: GraphNode, stops: Stops) -> list[Spot]:
-    """Return one child for each call of a node: the child of the last launch that has the call. The child may not be
-    enqueued yet."""
+    """Return one child for each call of a node. If retries have enqueued the call again, this is the child of the last
+    retry. The child may not be enqueued yet."""
     found: dict[int, Spot] = {}
     for launch, positions in launches_of(number, node, stops):
         for index, position in enumerate(positions):
@@ -115,7 +120,7 @@ def spots_of(number: int, node: GraphNode, stops: Stops) -> list[Spot]:
 
 
 def unsaved_of(spots: Iterable[Spot], known: Known) -> list[Spot]:
-    """Return the children in ``spots`` whose ends are not saved."""
+    """Return the children in ``spots`` whose outcomes are not saved in the flow's job."""
     return [
         spot
         for spot in spots
@@ -135,8 +140,9 @@ def children_of(
     *,
     is_stopped: bool,
 ) -> Children:
-    """Return how the children of a node have ended. ``looked`` has the ends that the caller has just read from Redis.
-    ``is_stopped`` is true if the flow has cancelled the node's living children because another node failed."""
+    """Return which children of a node are alive, have failed, or were cancelled by the flow. ``looked`` has the
+    outcomes that the caller has just read from Redis. ``is_stopped`` is true if the flow has cancelled the node's
+    living children because another node failed."""
     alive: list[Spot] = []
     failed: dict[int, Outcome[Any]] = {}
     stopped: list[int] = []
@@ -177,7 +183,7 @@ def node_words(
 
 
 def is_over(number: int, node: GraphNode, stops: Stops, known: Known) -> bool:
-    """Return whether a node is done. This follows from the entries of the flow's job alone. A node that is done stays
+    """Return whether a node is done, according to the entries that the flow's job has saved. A node that is done stays
     done, since saved entries do not change."""
     if not node.calls:
         return True
@@ -204,7 +210,7 @@ class Frontier:
 
     @property
     def open(self) -> list[int]:
-        """The numbers of the nodes, the lowest first."""
+        """The numbers of the nodes that can run, the lowest first."""
         return sorted(self._open)
 
     def advance(self, stops: Stops, known: Known) -> None:
@@ -225,9 +231,9 @@ class Frontier:
 
 
 def counted_jobs(node: GraphNode, done: int, failed: int) -> int:
-    """Return how many children of a node count as done in the flow's progress. These are the children that have
-    succeeded, and as many of the children without success as the node may lose. ``done``: number of children that have
-    succeeded. ``failed``: number of children that have ended without success."""
+    """Return how many children of a node count as done in the flow's progress. Children that have succeeded count.
+    Children without success count, too, up to the number that the node may lose. ``done`` is the number of children
+    that have succeeded, ``failed`` the number of children that have ended without success."""
     return done + min(failed, len(node.calls) - node.needed)
 
 
