@@ -85,8 +85,8 @@ class Steps:
         self._running: set[str] = set()
         self._passed: list[_Passed] = []
         self._ended: dict[int, int] = {}
-        """For each entry whose end this run saved: the number of entries that Redis had at that time. The key is the
-        entry's number. If no entry was appended since, a failover can lose the end alone."""
+        """The number of entries that Redis had when this run saved the end of an entry, by the number of the ended
+        entry. If no entry was appended since, a failover can lose the end alone."""
         self._waiting: set[int] = set()
         """The entry numbers of the waits and sleeps for which this run waits."""
         self._until: int | None = None

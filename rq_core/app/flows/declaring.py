@@ -84,8 +84,8 @@ class Flow:
         self._on_failure = on_failure
         self._nodes: list[GraphNode] = []
         self._names: dict[str, int] = {}
-        """For each name of a node: the last number that was appended to the name to make a default name, such as 3 for
-        ``render-3``. If no number was appended: 1."""
+        """The last number that was appended to a node's name to make a default name, such as 3 for ``render-3``, by the
+        node's name. 1 if no number was appended."""
         self._calls = 0
         self._size = 0
         self._why_closed = ""

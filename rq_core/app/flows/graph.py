@@ -98,7 +98,7 @@ class Graph:
 
     @cached_property
     def followers(self) -> Sequence[Sequence[int]]:
-        """For each node: the numbers of the nodes that have this node in ``after``."""
+        """The numbers of the nodes that wait directly for a node, by the position of this node in ``nodes``."""
         found: list[list[int]] = [[] for _ in self.nodes]
         for number, node in enumerate(self.nodes):
             for before in set(node.after):

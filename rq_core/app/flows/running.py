@@ -96,7 +96,7 @@ class FlowSteps(ResumedSteps):
         self._app = app
         self._tasks = tasks
         self._broken: dict[int, str] = {}
-        """For each node whose calls cannot be made, by the node's number: the reason."""
+        """The reason why the calls of a node cannot be made, by the node's number."""
 
     async def result(self) -> Any:
         """Run the nodes that are not done, and return the result of the flow's last node. Raises ChildrenFailed if a

@@ -63,8 +63,8 @@ class Stops(NamedTuple):
     stops: int
     """Number of times that the flow has cancelled nodes because another node failed."""
     again: tuple[Mapping[int, Sequence[int]], ...]
-    """For each retry after a cancellation: the positions of the calls that the retry enqueues again, by the node's
-    number."""
+    """One mapping for each retry after a cancellation: from a node's number to the positions of the calls that the
+    retry enqueues again."""
 
 
 def stops_of(known: Known) -> Stops:
@@ -201,7 +201,7 @@ class Frontier:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._missing = [len(set(node.after)) for node in graph.nodes]
-        """For each node: the number of nodes before it that are not done."""
+        """The number of nodes before a node that are not done, by the number of this node."""
         self._open = {number for number, count in enumerate(self._missing) if not count}
         self.done = 0
         """Number of nodes that are done."""

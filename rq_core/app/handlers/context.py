@@ -1,4 +1,4 @@
-"""The running job for its handler: the facts of the job's claim, and the signal to stop."""
+"""The context of a running job, for its handler: the job's id, task, attempt and headers, and the request to stop."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ _making: Final = threading.Lock()
 
 
 class JobContext:
-    """One claim of a job. The handler gets it from ``current_job()``. Its facts do not change while the handler runs.
+    """The context of a running job. The handler gets it from ``current_job()``.
 
-    ``claim`` is 1 for the job's first claim. ``failures`` and ``losses`` are the numbers of failed attempts and of lost
-    workers before this claim. ``headers`` are the texts that the producer sent with the arguments. ``schedule`` and
-    ``tick`` are the name and the instant of the schedule that enqueued the job.
+    A claim is a worker's right to run the job once. ``claim`` is its number: 1 for the job's first claim. ``failures``
+    and ``losses`` are the numbers of failed attempts and of lost workers before this claim. ``headers`` are the texts
+    that the producer sent with the arguments. ``schedule`` and ``tick`` are the name and the instant of the schedule
+    that enqueued the job.
     """
 
     __slots__ = (
@@ -68,16 +69,16 @@ class JobContext:
         """Number of failures that the job had when its last step was saved. Only later failures count against the
         number of attempts. Each step that this run saves sets this number to ``failures``."""
         self.lane = lane
-        """The lane in which the job waited. The lane's name has the job's scopes. Empty if the job has no scopes; None
-        if the lane is unknown."""
+        """The name of the lane in which the job waited: the line of the jobs with the same priority and scopes. A scope
+        is a group of jobs that a cap or a rate counts. Empty if the job has no scopes; None if the lane is unknown."""
         self.life = life
-        """The name of the box with the job's saved steps, as Redis gave it with the claim. None: the job has no box, or
-        this is its first claim."""
+        """The id of the saved steps of a durable job, as Redis gave it with the claim. None if the job has saved
+        nothing, or this is its first claim."""
         self.taken: dict[str, int] | None = None
-        """Costs that the handler has reported, by unit; None before the first report."""
+        """Costs that the handler has reported, such as 900 tokens, by unit; None before the first report."""
         self.pauses = ""
-        """The scopes to pause, each as ``SCOPE|MS``, separated by spaces. Empty unless the handler has ended with
-        PauseScope."""
+        """The rates and breakers to pause, each as ``SCOPE|MS``, separated by spaces. Empty unless the handler has
+        ended with PauseScope."""
         self.why_no_costs = ""
         """The reason why the handler cannot report costs; empty if it can."""
         self._stop: threading.Event | None = None
@@ -174,9 +175,10 @@ class JobContext:
     def cost(self, unit: str, value: int) -> None:
         """Report how much of a unit, such as tokens, the job has really taken: a whole number, 0 or more.
 
-        The last report of an attempt counts. A claim takes the job's expected cost from the rates that count the unit.
-        At the end of the claim, also after a failure, the rates are corrected by the difference between the reported
-        and the expected cost. They are not corrected if the worker dies or loses the claim.
+        The last report of an attempt counts. When a worker claims the job, the rates that count the unit are charged
+        the job's expected cost. When the handler has ended, also with a failure, the rates are corrected by the
+        difference between the reported and the expected cost. The rates are not corrected if the worker dies or loses
+        the claim.
 
         Raises InvalidOption for an invalid value, and for a unit that no rate of the job counts. Raises UsageError if
         this handler cannot report costs.

@@ -90,7 +90,8 @@ def Depends(provider: Provider, /, *, scope: DependencyScope = "attempt") -> Any
 
 
 class Step:
-    """A planned call of a provider. ``needs`` are the calls that make the provider's own arguments."""
+    """A planned call of a provider, the function that makes a dependency's value. ``needs`` are the planned calls that
+    make the provider's own arguments, by parameter."""
 
     __slots__ = ("needs", "owned", "provider", "scope")
 
@@ -114,7 +115,8 @@ def planned_steps(
     is_async: bool,
     overrides: Mapping[Provider, Provider] | None = None,
 ) -> dict[str, Step]:
-    """Return the calls that make the values of a task's dependencies, by parameter. ``owner`` is the task's name.
+    """Return the planned calls of the providers that make the values of a task's dependencies, by parameter. ``owner``
+    is the task's name.
 
     Raises InvalidTask.
     """
@@ -191,8 +193,8 @@ def has_no_dependencies(function: Provider) -> bool:
 def _dependencies_of(
     owner: str, function: Provider, of: str | None, unknown: set[str]
 ) -> dict[str, Dependency]:
-    """Return the dependencies of a function, as ``dependencies_of`` does. The undefined names in annotations are added
-    to ``unknown``."""
+    """Return the dependencies of a function, by the name of the parameter, as ``dependencies_of`` does. Add the
+    undefined names in annotations to ``unknown``."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -293,8 +295,8 @@ class _Unknown(metaclass=_AnyUse):
 
 
 class _Names(dict[str, Any]):
-    """The names that an annotation may use. For an undefined name, returns _Unknown, and adds the name to
-    ``unknown``."""
+    """A mapping of the names that an annotation may use. For an undefined name, it returns _Unknown, and adds the name
+    to ``unknown``."""
 
     def __init__(self, known: Mapping[str, Any], unknown: set[str]) -> None:
         super().__init__()
@@ -311,7 +313,7 @@ class _Names(dict[str, Any]):
 
 
 def _evaluate(text: str, function: Provider, unknown: set[str]) -> Any:
-    """Evaluate an annotation that is written as text. Return None if this fails. Undefined names are added to
+    """Evaluate an annotation that is written as text. Return None if the evaluation fails. Add undefined names to
     ``unknown``."""
     names = _Names(getattr(_function_of(function), "__globals__", {}), unknown)
     try:

@@ -104,7 +104,8 @@ class ProcessValues(Protocol):
     """The values of dependencies that live as long as the process. See :mod:`rq_core.app.handlers.process_scope`."""
 
     async def value(self, step: Step, *, awaits: bool) -> Any:
-        """Return the value of a dependency. If ``awaits`` is false, the call blocks the caller's thread."""
+        """Return the value of the dependency that ``step`` makes. If ``awaits`` is false, the call blocks the caller's
+        thread."""
 
 
 class Entered:
@@ -127,7 +128,8 @@ class Entered:
         self._values: dict[Step, Any] = {}
 
     async def value(self, step: Step) -> Any:
-        """Return the value of a dependency. The first call for a step calls the step's provider."""
+        """Return the value of the dependency that ``step`` makes. Only the first call with this step calls the
+        provider."""
         if step not in self._values:
             if step.scope == "process" and self._resources is not None:
                 self._values[step] = await self._resources.value(step, awaits=self._awaits)
@@ -136,7 +138,8 @@ class Entered:
         return self._values[step]
 
     async def make(self, step: Step) -> Any:
-        """Call a provider with the values that it needs, and return its value. A context manager is entered."""
+        """Call the provider of a dependency with the values that it needs, and return its value. If it returns a
+        context manager, enter the context manager."""
         needs = {name: await self.value(each) for name, each in step.needs.items()}
         return await self.enter(
             step.provider, needs, f"dependency {name_of(step.provider)}", owned=step.owned
@@ -324,13 +327,15 @@ class Surroundings:
             around.check(task, is_async=is_async)
 
     def steps_of(self, task: TaskFunction) -> Mapping[str, Step]:
-        """Return the calls of providers that make the values of a task's dependencies, with the present overrides."""
+        """Return the planned calls of the providers that make the values of a task's dependencies. The overrides in
+        force replace providers."""
         return self._overridden(task, self._overrides) if self._overrides else task.steps
 
     def needs_of(
         self, owner: str, function: Callable[..., Any], *, is_async: bool
     ) -> Mapping[str, Step]:
-        """Return the calls of providers that make the values of a function's dependencies, with the present overrides.
+        """Return the planned calls of the providers that make the values of a function's dependencies. The overrides in
+        force replace providers.
 
         Raises InvalidTask.
         """

@@ -24,7 +24,7 @@ SHOWN_MAX: Final = 200
 _NESTED: Final = re.compile("ircular reference|depth exceeded")
 _UNKNOWN: Final = re.compile("unknown type: <class '(.+)'>")
 Loc = tuple[Any, ...]
-"""The place in a value: the fields, keys and indexes that lead to it."""
+"""A place in a value: the fields, keys and indexes that lead to this place."""
 
 
 def path_to(root: str, loc: Loc) -> str:
@@ -130,8 +130,8 @@ def _parts_of(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _real(loc: Loc, value: Any) -> Loc:
-    """Return the place of a validation error as fields, keys and indexes of ``value``. Pydantic adds parts that name
-    the types of a union; these are left out."""
+    """Return the place of a validation error as fields, keys and indexes of ``value``. Pydantic's own place also has
+    parts that name the types of a union; these parts are left out."""
     if value is None:
         return loc
     found: list[Any] = []

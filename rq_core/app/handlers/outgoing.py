@@ -28,8 +28,8 @@ class Outgoing:
     """A call that sends jobs. Functions of ``app.outgoing`` receive it before the jobs are sent.
 
     ``way`` is ``enqueue``, ``enqueue_many``, ``inbox``, ``inbox_many``, ``copy`` or ``children``. If a call sends many
-    jobs, each function is called once, with the facts of the first job. The headers that the functions return are added
-    to each job of the call.
+    jobs, each function is called once, with an Outgoing for the first job. The headers that the functions return are
+    added to each job of the call.
     """
 
     way: Way
@@ -80,8 +80,8 @@ async def outgoing_jobs_async(
 
 
 def _added_for(hooks: Sequence[Hook], job: object, way: Way) -> Mapping[str, str]:
-    """Return the headers that ``hooks`` add. If ``job`` is no job, return no headers: a later check refuses this
-    object."""
+    """Return the headers that ``hooks`` add to ``job``. If ``job`` is no job, return no headers, since a later check
+    refuses it."""
     return _added(hooks, job, way) if isinstance(job, NewJob) else {}
 
 
@@ -116,7 +116,7 @@ def _with_headers(job: object, added: Mapping[str, str], *, replace: bool = Fals
 
 
 def _fitting(given: Mapping[str, str], added: Mapping[str, str]) -> str:
-    """Return the caller's headers as text, with the added headers for which there is room. Short headers are added
+    """Return the caller's headers with the added headers for which there is room, as JSON. Short headers are added
     first."""
     both = dict(given)
     for name, value in sorted(added.items(), key=lambda each: len("".join(each))):

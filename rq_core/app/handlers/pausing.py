@@ -47,7 +47,8 @@ class PauseScope(HandlerSignal):
             self.find_rates(job)
 
     def find_rates(self, job: JobContext) -> None:
-        """Find the rates and breakers of a job that this error pauses. Raises UsageError if the job has none.
+        """Find the rates and breakers of a job that this error pauses. Raises UsageError if the job has no rate and no
+        breaker with the scope of this error.
 
         The constructor calls this method. The worker calls it again, since the constructor finds no job in a thread
         that the handler started.

@@ -56,7 +56,8 @@ class Resources:
         """The values in the order in which they were made: each value after the values that it needs."""
 
     async def value(self, step: Step, *, awaits: bool) -> Any:
-        """Return the value of a dependency. If ``awaits`` is false, the call blocks the caller's thread."""
+        """Return the value of the dependency that ``step`` makes. If ``awaits`` is false, the call blocks the caller's
+        thread."""
         with self._lock:
             kept = self._kept.get(step.provider)
             mine = kept is None
@@ -150,7 +151,7 @@ class Resources:
 
 
 def _retrieved(there: asyncio.Future[Any]) -> None:
-    """Read a future's error. Without this, asyncio would log the error if no handler waits for the future any more."""
+    """Read a future's error, so that asyncio does not log it if no handler waits for the future any more."""
     if not there.cancelled():
         there.exception()
 

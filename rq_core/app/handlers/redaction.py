@@ -30,8 +30,8 @@ Redact = Callable[[str], str]
 TYPE_MAX: Final = 200
 MESSAGE_MAX: Final = 2_000
 TRACEBACK_MAX: Final = 8_000
-"""TYPE_MAX, MESSAGE_MAX and TRACEBACK_MAX are the maximum numbers of characters of an error's type, message and
-traceback in the log. So one error does not fill a job's history."""
+"""Maximum number of characters of an error's traceback in the log. TYPE_MAX and MESSAGE_MAX limit the error's type and
+message. So one error does not fill a job's history."""
 
 _PACKAGE: Final = str(Path(__file__).parents[2]) + os.sep
 _MUST: Final = "must be a function of a text, or its import path, like settings:redact"
@@ -81,8 +81,8 @@ def describe_error(
     escaped.
 
     The message and the traceback pass through ``redact`` before they are shortened, since ``redact`` might not
-    recognize half of a secret. ``excepted`` has the families of the job's breakers that do not count the error, joined
-    by spaces.
+    recognize half of a secret. ``excepted`` has the names (families) of the job's breakers that do not count the error,
+    joined by spaces.
     """
     lines = traceback_of(error) if with_traceback else None
     return describe_words(
@@ -98,7 +98,8 @@ def describe_words(
     redact: Redact | None = None,
     excepted: str = "",
 ) -> str:
-    """Return the same JSON object as describe_error, for an exception of another process that is known only as texts.
+    """Convert an exception of another process, which is known only as texts, to the JSON object that events carry. See
+    describe_error.
 
     ``kind`` is the name of the exception's class, and ``lines`` is its traceback.
     """

@@ -67,10 +67,10 @@ class Returned:
         )
 
     def problem_of(self, value: Any, packed: str) -> str:
-        """Describe the part of a value that has no JSON form. ``packed`` is the text that ``dump`` returned for the
-        value.
+        """Describe the part of a result that has no JSON form. ``packed`` is the text that ``dump`` returned for the
+        result.
 
-        Return an empty text if ``packed`` has another reason than not_json, or has the value.
+        Return an empty text if the result was kept, or was not kept for another reason than not_json.
         """
         if packed != f"{NO_VALUE}{NOT_JSON}":
             return ""

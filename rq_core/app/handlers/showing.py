@@ -58,7 +58,7 @@ class Showing:
         self.is_new = False
         """True if the worker was notified that there is progress or a chunk to send, and has not taken it yet."""
         self.start = 0
-        """The number of the last chunk in the job's stream before the chunks of this claim. It comes from an answer of
+        """The number of the last chunk that the job's stream had before this claim's chunks. It comes from an answer of
         Redis; 0 before the first answer."""
 
     def progress(self, done: Number, total: Number | None, text: str) -> None:
@@ -101,7 +101,8 @@ class Showing:
         self._tell()
 
     def take_raw(self) -> tuple[tuple[Number, Number | None, str] | None, list[tuple[int, str]]]:
-        """Take the new progress and chunks, in the form that ``receive`` takes. Unchanged progress becomes None."""
+        """Remove and return the new progress and chunks, in the form that ``receive`` accepts. Progress that has not
+        changed becomes None."""
         before = self._taken
         taken = self.take()
         return (None if self._taken is before else self._taken), taken.chunks

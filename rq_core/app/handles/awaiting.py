@@ -1,6 +1,7 @@
 """Waits for the ends of jobs, with or without an event loop. A wait asks Redis, and then the audit log.
 
-The generator :meth:`Ends.steps` yields the steps of a wait. :func:`each` and :func:`each_async` carry them out.
+The generator :meth:`Ends.steps` yields the steps of a wait, such as a read of the log. The drivers :func:`each` and
+:func:`each_async` carry out the steps.
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ _WHY_ROW: Final = {
     "parked": "its row is parked: `rq-core inbox parked` shows why",
     "": "the database of the inbox has not answered: check that it runs and can be reached",
 }
-"""The reasons in WaitTimeout, by the place of the job's row. The empty place means that the inbox has not answered."""
+"""The explanations in WaitTimeout for a job that is still a row of an inbox (a table of jobs in the user's database).
+The key is the place of the row. An empty key means that the database has not answered."""
 LOG_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
 """Seconds between successive reads of the log, or of the inbox. After the last value, the pause stays the same."""
 _OF_PARENTS: Final[list[BackgroundLogReader]] = []
-"""Readers of the log that a forked child inherited. They stay open: closing one would end the parent's connection."""
+"""Readers of the audit log that a forked child has inherited from its parent. The child does not close them, since this
+would end the parent's connection."""
 
 
 class Awaited(Protocol):
@@ -58,22 +61,26 @@ class Awaited(Protocol):
     seen: Outcome[Any] | None
     """The outcome of the job; None until a wait has found it."""
     may_be_in_inbox: bool
-    """True if the job may still be a row of an inbox."""
+    """True if the job may still be a row of an inbox, a table of jobs in the user's database, and not yet in Redis."""
 
 
 H = TypeVar("H", bound=Awaited)
 
 
 class Until(NamedTuple):
-    """A step of a wait: sleep until ``notify`` is called, at most until ``at`` (seconds of the wait's clock)."""
+    """A step of a wait: sleep until another thread calls ``notify``, but not longer than until ``at``, in seconds of
+    the wait's clock."""
 
     at: float
 
 
 class ReadLog(NamedTuple):
-    """A step of a wait: read from the audit log how jobs of a queue ended. The driver sends back the outcomes by id, or
-    an RqCoreError. ``jobs`` maps a job's id to a place (epoch, seq): the log has the job's end when the mirror has
-    reached this place."""
+    """A step of a wait: read from the audit log how jobs of a queue ended.
+
+    The driver of the wait, ``each`` or ``each_async``, sends back the outcomes by job id, or an RqCoreError. ``jobs``
+    maps a job's id to the position (epoch, seq) of an event in the queue's log. The log has the job's end when it has
+    all events up to this position.
+    """
 
     queue: str
     jobs: Mapping[str, tuple[int, int]]
@@ -82,8 +89,11 @@ class ReadLog(NamedTuple):
 
 
 class LookInInbox(NamedTuple):
-    """A step of a wait: find the rows of a queue's jobs in the inbox. The driver sends back a mapping of each job's id
-    to ``inbox`` or ``parked``, the place of its row. If the read fails, the driver sends back an RqCoreError."""
+    """A step of a wait: find the rows of a queue's jobs in the inbox, a table of jobs in the user's database.
+
+    The driver of the wait, ``each`` or ``each_async``, sends back a mapping from a job's id to the place of its row:
+    ``inbox`` or ``parked``. If the read fails, the driver sends back an RqCoreError.
+    """
 
     queue: str
     ids: Sequence[str]
@@ -92,7 +102,7 @@ class LookInInbox(NamedTuple):
 
 
 class Ended(NamedTuple, Generic[H]):
-    """A step of a wait: a job has ended. The driver yields this step, with the job's handle and its outcome."""
+    """A step of a wait: report that a job has ended. The driver of the wait yields this object to its caller."""
 
     handle: H
     outcome: Outcome[Any]
@@ -102,7 +112,7 @@ Steps = Generator[Until | ReadLog | LookInInbox | Ended[H], Any, None]
 
 
 class Ends(Generic[H]):
-    """One wait for the ends of jobs. A forked child may continue it, but must first call ``begin``."""
+    """One wait for the ends of jobs. A forked child may continue its parent's wait, but must first call ``begin``."""
 
     def __init__(self, producer: Producer, handles: Iterable[H], seconds: float) -> None:
         self._producer = producer
@@ -115,16 +125,21 @@ class Ends(Generic[H]):
         self._news: deque[tuple[H, Told]] = deque()
         self._waits: dict[H, JobWait] = {}
         self._missing: dict[H, tuple[int, int]] = {}
-        """The handles whose jobs have left Redis, each with the place that the log must reach to have the job's end."""
+        """The handles whose jobs have left Redis. The value is the position in the log (epoch, seq) at which the log
+        has the job's end."""
         self._alive: dict[H, RqCoreError | None] = {}
-        """The handles whose jobs had not ended at the timeout, each with an error if the job could not be read."""
+        """The handles whose jobs had not ended at the timeout. The value is the error if the job could not be read, or
+        else None."""
         self._known: dict[H, Outcome[Any]] = {}
-        """The outcomes that Redis still has for handles in ``_missing``. The log may have their results."""
+        """The outcomes that Redis still has for jobs that have left Redis. The audit log may also have the jobs'
+        results."""
         self._waiting_rows: dict[H, str] = {}
-        """The handles of jobs that Redis lacks and that may be rows of the inbox, with the place that the last read
-        found: inbox or parked. The place is empty before the first read, and after a read that failed."""
+        """The handles of jobs that are not in Redis, and may be rows of the inbox. The value is the place of the row
+        that the last read found, ``inbox`` or ``parked``. It is empty before the first read, and after a read that
+        failed."""
         self._rows_left: set[H] = set()
-        """The handles of jobs without a row in the inbox. Redis' next answer about these jobs is final."""
+        """The handles of jobs that have no row in the inbox. The wait does not look for these jobs in the inbox
+        again."""
         self._rows_looks = 0
         self._rows_at = 0.0
         self._notify: Callable[[], None] = lambda: None
@@ -139,7 +154,7 @@ class Ends(Generic[H]):
         self._left = dict.fromkeys(handles)
         """The handles whose jobs have not ended yet, in the order given."""
         self._seen = {handle: handle.seen for handle in self._left if handle.seen is not None}
-        """The outcomes that earlier waits have stored in the handles of this wait."""
+        """The outcomes that earlier waits have already found for the handles of this wait."""
 
     @property
     def has_begun(self) -> bool:
@@ -158,7 +173,8 @@ class Ends(Generic[H]):
         self._waiter.begin(*(self._wait_for(h, notify) for h in self._left if h not in told))
 
     def steps(self) -> Steps[H]:
-        """Yield the steps of the wait until all jobs have ended. Raises WaitTimeout, and the errors of reads."""
+        """Yield the steps of the wait, such as a sleep or a read of the log, until all jobs have ended. Raises
+        WaitTimeout, and the errors of reads."""
         for handle, outcome in self._seen.items():
             yield self._ended(handle, outcome)
         while self._left:
@@ -246,7 +262,8 @@ class Ends(Generic[H]):
             raise told
 
     def _may_be_row(self, handle: H) -> bool:
-        """Return whether a job that Redis does not have may be a row of an inbox."""
+        """Return whether a job that is not in Redis may be a row of an inbox, a table of jobs in the user's
+        database."""
         return (
             handle.may_be_in_inbox
             and self._producer.inbox_url is not None
@@ -254,7 +271,8 @@ class Ends(Generic[H]):
         )
 
     def _look_in_inbox(self) -> Steps[H]:
-        """Find the jobs whose rows have left the inbox, and begin to wait for these jobs in Redis."""
+        """Look for the jobs in the inbox, a table in the user's database. For jobs that are no longer there, begin to
+        wait in Redis."""
         by_queue: dict[str, list[H]] = {}
         for handle in self._waiting_rows:
             by_queue.setdefault(handle.queue, []).append(handle)
@@ -302,8 +320,8 @@ class Ends(Generic[H]):
         return Ended(handle, outcome)
 
     def _loaded(self, outcome: Outcome[Any]) -> Outcome[Any]:
-        """Return the outcome with its result in the task's type. If this app lacks the task, the result has JSON's
-        types."""
+        """Return the outcome with its result converted to the result type of the job's task. If this app lacks the
+        task, the result has JSON's types."""
         if not isinstance(outcome, Succeeded) or not isinstance(outcome.kept, Kept):
             return outcome
         value, task = outcome.kept
@@ -316,7 +334,7 @@ class Ends(Generic[H]):
             return replace(outcome, kept=None, missing=NOT_JSON)
 
     def _unanswered(self) -> RqCoreError | None:
-        """Return an error if Redis has not answered about every job before the timeout; else None."""
+        """Return an error if, at the timeout, Redis has not answered about every job; else None."""
         for wait in map(self._waits.__getitem__, self._left):
             if wait.trouble is not None:
                 return wait.trouble
@@ -435,8 +453,8 @@ def timeout_of(timeout: Duration) -> float:
 
 
 def check_may_wait(job_id: str, *, allow_in_handler: bool, blocks: bool) -> None:
-    """Raise WaitRefused for a wait that could stop other work: a wait that ``blocks`` the thread of an event loop, or a
-    wait in a handler if ``allow_in_handler`` is false."""
+    """Raise WaitRefused for a wait that could stop other work. This is a wait that ``blocks`` the thread of an event
+    loop, or a wait in a handler if ``allow_in_handler`` is false."""
     if blocks and in_event_loop():
         raise WaitRefused(
             id=job_id,

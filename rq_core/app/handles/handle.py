@@ -87,7 +87,8 @@ class JobHandle(Generic[R_co]):
         self.keeps = keeps
         """True if the job's result is kept; None if unknown."""
         self.may_be_in_inbox = may_be_in_inbox
-        """True if the job may still be a row of an inbox, so that Redis does not have the job yet."""
+        """True if the job may still be a row of an inbox, a table of jobs in the user's database, and not yet in
+        Redis."""
         self.seen: Outcome[R_co] | None = None
         """The outcome of the job; None until a wait with this handle has found it."""
 
@@ -103,9 +104,9 @@ class JobHandle(Generic[R_co]):
         cancelled, pruned, expired, replaced or removed. Redis has this word as long as it keeps the job's result. SQL
         has the word if an audit database is set. If neither Redis nor SQL knows the job, its state is ``gone``.
 
-        With App(inbox=…), a job that was enqueued within a transaction is ``inbox`` from the commit until a relay has
-        handed it over to Redis. It is ``parked`` if the relay could not read the job's row, or the queue refused the
-        job.
+        With App(inbox=…), a job that was enqueued within a transaction is ``inbox`` from the commit until a relay, the
+        process that reads the inbox, has handed it over to Redis. It is ``parked`` if the relay could not read the
+        job's row, or the queue refused the job.
 
         If the result is not kept, the state may be ``gone`` right after the job's end, until the mirror has copied the
         end.
@@ -137,7 +138,7 @@ class JobHandle(Generic[R_co]):
 
     @property
     def _inbox_url(self) -> str | None:
-        """The URL of the inbox that may have the job. None if no inbox can have it."""
+        """The URL of the database with the inbox that may have the job. None if no inbox can have the job."""
         return self._producer.inbox_url if self.may_be_in_inbox else None
 
     def _row(self, inbox_url: str) -> str | None:
@@ -315,7 +316,7 @@ class JobHandle(Generic[R_co]):
 
         Options that are left out, and the job's arguments, do not change. An edit to the same values has no effect.
 
-        - ``priority``: the job moves to the end of its lane of this priority.
+        - ``priority``: the job moves to the end of its waiting line (lane) of this priority.
         - ``delay`` (seconds from now, or a timedelta), ``at`` (a datetime with a time zone) or ``now=True``: the time
           at which the job becomes ready. A job that was ready before returns to its former place in the lane.
         - ``expires``: the job's deadline, in seconds from now or as a datetime with a time zone. None removes the

@@ -1,4 +1,5 @@
-"""Looks for jobs in an inbox. A thread reads the database, so a database that does not answer blocks no caller."""
+"""Looks for jobs in an inbox, a table of jobs in the user's database. A thread reads the database, so a database that
+does not answer blocks no caller."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from rq_core.model import plugins
 def begin_look(
     inbox_url: str, queue: str, ids: Sequence[str], notify: Callable[[], None]
 ) -> LogReading:
-    """Begin, in another thread, to look for the rows of jobs. The thread calls ``notify`` when the read is done.
+    """Begin, in another thread, to look for the rows of jobs in the inbox, a table in the user's database. The thread
+    calls ``notify`` when the read is done.
 
     Raises RuntimeError if the process can start no thread.
     """

@@ -20,7 +20,7 @@ SILENT: Final = "the audit database has not answered: does it run, and can it be
 
 
 class LogReading:
-    """One read of the audit log or of an inbox. It still runs, or is done."""
+    """One read of the audit log or of an inbox. The read is under way, or is done."""
 
     def __init__(self) -> None:
         self.is_done = False
@@ -33,8 +33,8 @@ class LogReading:
         self.is_done = True
 
     def answer(self) -> Any:
-        """Return the result of the read. If the read is not done, return an RqCoreError. If it failed with an
-        RqCoreError that is no UsageError, return this error.
+        """Return the result of the read. Return an RqCoreError if the read is not done, or has failed with an
+        RqCoreError that is no UsageError.
 
         Raises any other error of the read.
         """
@@ -67,8 +67,8 @@ class BackgroundLogReader:
         """Begin, in another thread, to read how jobs of a queue ended. The thread calls ``notify`` when the read is
         done.
 
-        If an earlier read still runs, no new read begins: the returned one is done at once, with the error SILENT.
-        Raises RuntimeError if the process can start no thread.
+        If an earlier read is still under way, no new read begins. The returned LogReading is then already done, with
+        the error SILENT. Raises RuntimeError if the process can start no thread.
         """
         reading = LogReading()
         with self._lock:

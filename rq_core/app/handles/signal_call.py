@@ -1,4 +1,4 @@
-"""Makes the call that sends a signal, and checks the outcome of the call."""
+"""Makes the call that sends a signal to a durable job, and checks the outcome of the call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VALUES: Final = Returned("signal", lambda: None)
 
 
 def sending_of(job_id: str, name: str, value: Any, key: str = "") -> Sending:
-    """Return the record of a signal that the call sends. Raises InvalidOption."""
+    """Return the record with which a signal is sent to Redis. Raises InvalidOption."""
     _check(name, key)
     packed = _VALUES.dump(value)
     if packed.startswith(NO_VALUE):
@@ -42,7 +42,8 @@ def sending_of(job_id: str, name: str, value: Any, key: str = "") -> Sending:
 
 
 def sending_of_json(job_id: str, name: str, value_json: str, key: str = "") -> Sending:
-    """Return the record of a signal whose value is JSON already. Raises InvalidOption for an invalid name or key."""
+    """Return the record with which a signal is sent to Redis, if the signal's value is already JSON. Raises
+    InvalidOption for an invalid name or key."""
     _check(name, key)
     return Sending(job_id, name, key, value_json)
 
@@ -62,7 +63,7 @@ def _check(name: Any, key: str) -> None:
 
 
 def outcome_of(queue: str, record: Sending, sent: Sent) -> str:
-    """Return the outcome of a signal. Raises NotSignalled if Redis refused the signal."""
+    """Return the outcome of sending a signal, such as ``woken``. Raises NotSignalled if Redis refused the signal."""
     if sent.outcome in _WHY:
         raise NotSignalled(queue=queue, id=record.id, name=record.name, why=_WHY[sent.outcome])
     return sent.outcome

@@ -26,15 +26,17 @@ class Watched(NamedTuple):
     queue: str
     id: str
     is_row: Callable[[], bool] | None
-    """A function that returns whether the job is still a row of an inbox, so that Redis does not have it yet. The
-    function may block. None if the job was not put into an inbox."""
+    """A function that returns whether the job is still a row of an inbox (a table of jobs in the user's database), and
+    not yet in Redis. The function may block. None if the job was not put into an inbox."""
 
     def may_come(self) -> bool:
-        """Return whether a job that Redis does not have may still arrive in Redis from an inbox. May block."""
+        """Return whether a job that is not in Redis may still arrive there from an inbox, a table in the user's
+        database. May block."""
         return self.is_row is not None and self.is_row()
 
     async def may_come_async(self) -> bool:
-        """Return whether a job that Redis does not have may still arrive in Redis from an inbox."""
+        """Return whether a job that is not in Redis may still arrive there from an inbox, a table in the user's
+        database."""
         import asyncio
 
         return self.is_row is not None and await asyncio.to_thread(self.is_row)
@@ -49,7 +51,7 @@ def every_of(every: Duration) -> float:
 
 
 def start_of(after: int) -> StreamPlace:
-    """Return the place in a stream after the chunk with the number ``after``. Raises InvalidOption."""
+    """Return the position in a job's stream after the chunk with the number ``after``. Raises InvalidOption."""
     number: object = after
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= PLACE_MAX:
         must = "must be the number of a chunk, or 0"

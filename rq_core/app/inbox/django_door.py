@@ -20,7 +20,7 @@ class InboxNotMigrated(InboxMissing):
 
 
 class DjangoDoor:
-    """A door to this thread's connection to a database in Django's DATABASES."""
+    """Runs the statements that insert jobs on this thread's connection to a database in Django's DATABASES."""
 
     is_async = False
 
@@ -38,8 +38,8 @@ class DjangoDoor:
         self._connection: Any = connections[alias]
 
     def missing(self, url: str) -> InboxMissing:
-        """Return the error for a database without an inbox. ``url`` is the URL of the App's inbox. The error has it as
-        an attribute, but not in its message."""
+        """Return the error for a database without an inbox, the tables for jobs. ``url`` is the URL of the App's inbox.
+        The error has it as an attribute, but not in its message."""
         return InboxNotMigrated(alias=self._alias, url=url)
 
     @property

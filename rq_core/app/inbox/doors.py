@@ -13,7 +13,8 @@ Wake = Callable[[], None]
 
 
 class AnyDoor(Protocol):
-    """The methods that all doors have. A door runs statements on a connection, which blocks or is asynchronous."""
+    """The methods that all doors have. A door is an adapter that runs SQL statements on a connection of another
+    library."""
 
     is_async: bool
 
@@ -23,16 +24,17 @@ class AnyDoor(Protocol):
         ...
 
     def after_commit(self, wake: Wake) -> None:
-        """Call ``wake`` after the transaction's commit, if the library can do so. Never call it after a rollback."""
+        """Call ``wake``, which wakes a relay, after the transaction's commit, if the library can do so. Never call it
+        after a rollback."""
         ...
 
 
 class Door(AnyDoor, Protocol):
-    """Runs statements in the transaction of a connection."""
+    """Runs SQL statements in the transaction of a blocking connection."""
 
     def open(self) -> None:
-        """Prepare the connection for statements. Raises NotInTransaction if the connection commits each statement by
-        itself."""
+        """Prepare the connection for SQL statements. Raises NotInTransaction if the connection commits each statement
+        by itself."""
         ...
 
     def run(self, text: str, values: tuple[str, ...]) -> int:
@@ -42,7 +44,7 @@ class Door(AnyDoor, Protocol):
 
 
 class AsyncDoor(AnyDoor, Protocol):
-    """A door to an asynchronous connection."""
+    """Runs SQL statements in the transaction of an asynchronous connection."""
 
     async def open(self) -> None:
         """Prepare the connection for statements. See Door.open."""
@@ -66,12 +68,13 @@ _DOORS: Final = {
     ("asyncpg", "PoolConnectionProxy"): "drivers:AsyncpgDoor",
     ("sqlite3", "Connection"): "drivers:SqliteDoor",
 }
-"""The module and class of the door for a connection. The key is the library and the name of the connection's class, or
-of a base class of this class."""
+"""The adapter (door) for a connection, as a module and a class. The key is the library and the name of the connection's
+class, or of a base class of this class."""
 
 
 def door_to(connection: object) -> Any:
-    """Return a Door or an AsyncDoor to a connection. A string is the alias of a database of Django.
+    """Return the adapter (door) that runs SQL statements on a connection. A string is the alias of a database of
+    Django.
 
     Raises InvalidOption for an object that is no connection of a known library.
     """

@@ -1,5 +1,5 @@
-"""Doors to connections of the drivers psycopg, asyncpg and sqlite3. These drivers cannot call a function after a
-commit."""
+"""Doors, which are adapters that run SQL statements, for connections of the drivers psycopg, asyncpg and sqlite3. These
+drivers cannot call a function after a commit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _IDLE: Final = 0
 
 
 class PsycopgDoor:
-    """A door to a psycopg.Connection. Outside autocommit mode, psycopg begins a transaction by itself."""
+    """Runs SQL statements in the transaction of a psycopg.Connection. Outside autocommit mode, psycopg begins a
+    transaction by itself."""
 
     is_async = False
     dialect = "postgresql"
@@ -38,7 +39,7 @@ class PsycopgDoor:
 
 
 class AsyncPsycopgDoor:
-    """A door to a psycopg.AsyncConnection."""
+    """Runs SQL statements in the transaction of a psycopg.AsyncConnection."""
 
     is_async = True
     dialect = "postgresql"
@@ -61,7 +62,7 @@ class AsyncPsycopgDoor:
 
 
 def _cursor(kind: str, connection: Any) -> Any:
-    """Return a plain cursor. The connection's own cursor factory may use other placeholders or rows."""
+    """Return a plain cursor, since the connection's own cursor factory may use other placeholders or rows."""
     rows = importlib.import_module("psycopg.rows")
     return getattr(importlib.import_module("psycopg"), kind)(connection, row_factory=rows.tuple_row)
 
@@ -72,7 +73,7 @@ def _check_psycopg(connection: Any) -> None:
 
 
 class AsyncpgDoor:
-    """A door to an asyncpg.Connection, or to a connection from an asyncpg pool."""
+    """Runs SQL statements in the transaction of an asyncpg.Connection, or of a connection from an asyncpg pool."""
 
     is_async = True
     dialect = "postgresql"
@@ -94,7 +95,7 @@ class AsyncpgDoor:
 
 
 class SqliteDoor:
-    """A door to a sqlite3.Connection."""
+    """Runs SQL statements in the transaction of a sqlite3.Connection."""
 
     is_async = False
     dialect = "sqlite"

@@ -58,7 +58,7 @@ result."""
 
 
 def row_of(job: NewJob) -> Row:
-    """Return the row for a job. Raises InvalidOption for a job that the queue might reject after the commit."""
+    """Return the inbox row for a job. Raises InvalidOption for a job that the queue might reject after the commit."""
     if any(rule.startswith(_REJECTS) for rule in job.full.split(" ")):
         raise InvalidOption.of(
             "caps",
@@ -78,10 +78,10 @@ def row_of(job: NewJob) -> Row:
 
 
 def row_by_name(job: NewJob, options: EnqueueOptions, keys: Mapping[str, str] | None) -> Row:
-    """Return the row for a job whose task's code is not in this process.
+    """Return the inbox row for a job whose task's code is not in this process.
 
-    The relay later applies the policy that workers registered for the task. Raises InvalidOption unless ``keys`` is a
-    mapping of texts.
+    The relay, which hands the row over to Redis, applies the options and caps that workers registered for the task.
+    Raises InvalidOption unless ``keys`` is a mapping of texts.
     """
     said: dict[str, Any] = {
         name: _plain(value)
@@ -145,10 +145,11 @@ _LACKING: Final = (
     f"SELECT 1 {_GIVEN} WHERE NOT EXISTS"
     " (SELECT 1 FROM rqc_inbox i WHERE i.queue = r.queue AND i.job_id = r.job_id)"
 )
-"""A query that takes the same rows as the INSERT. It returns one row for each of them whose job is not in the inbox."""
+"""A query that takes the same rows as the INSERT. It returns one row for each given row whose job is not in the
+inbox."""
 TRIES: Final = 3
 """Number of INSERTs after which InboxIdsUsed is raised. A repeated INSERT may succeed, since it takes other numbers of
-the sequence. It may also succeed because a relay has since handed over the row whose duplicate the new row was."""
+the sequence. It may also succeed because a relay has meanwhile removed the row that had the same queue and job id."""
 
 
 def inserts(dialect: str, rows: Iterable[Row]) -> Statements:
@@ -227,7 +228,8 @@ def delete_row(dialect: str, queue: str, job_id: str) -> Statements:
 
 
 def placeholders(text: str, mark: str) -> str:
-    """Replace each ``?`` in a statement by a driver's placeholder. For the mark ``$``, these are ``$1``, ``$2``, …."""
+    """Replace each ``?`` in a statement by a driver's placeholder ``mark``. The mark ``$`` gives numbered placeholders:
+    ``$1``, ``$2``, …."""
     if mark != "$":
         return text.replace("?", mark)
     first, *others = text.split("?")

@@ -1,4 +1,5 @@
-"""Doors to the sessions and connections of SQLAlchemy. Sessions wake a relay after the commit.
+"""Doors, which are adapters that run SQL statements, for the sessions and connections of SQLAlchemy. Sessions wake a
+relay after the commit.
 
 This module imports SQLAlchemy only when a caller passes an object of SQLAlchemy.
 """
@@ -20,7 +21,7 @@ _WAKES: Final = "rq_core.inbox"
 
 
 class ConnectionDoor:
-    """A door to a Connection of SQLAlchemy, which begins a transaction by itself."""
+    """Runs SQL statements in the transaction of a Connection of SQLAlchemy, which begins a transaction by itself."""
 
     is_async = False
 
@@ -45,7 +46,7 @@ class ConnectionDoor:
 
 
 class SessionDoor(ConnectionDoor):
-    """A door to a Session or a scoped_session of SQLAlchemy."""
+    """Runs SQL statements in the transaction of a Session or a scoped_session of SQLAlchemy."""
 
     def __init__(self, session: Any) -> None:
         super().__init__(None)
@@ -53,17 +54,17 @@ class SessionDoor(ConnectionDoor):
         self._session = session() if callable(session) else session
 
     def open(self) -> None:
-        """Get the session's connection. Raise NotInTransaction if it commits each statement by itself."""
+        """Get the session's connection. Raise NotInTransaction if the connection commits each statement by itself."""
         self._connection = self._session.connection()
         super().open()
 
     def after_commit(self, wake: Wake) -> None:
-        """Call ``wake`` after the session's commit."""
+        """Call ``wake``, which wakes a relay, after the session's commit."""
         wake_after_commit(self._session, wake)
 
 
 class AsyncConnectionDoor:
-    """A door to an AsyncConnection of SQLAlchemy."""
+    """Runs SQL statements in the transaction of an AsyncConnection of SQLAlchemy."""
 
     is_async = True
 
@@ -90,19 +91,19 @@ class AsyncConnectionDoor:
 
 
 class AsyncSessionDoor(AsyncConnectionDoor):
-    """A door to an AsyncSession or an async_scoped_session of SQLAlchemy."""
+    """Runs SQL statements in the transaction of an AsyncSession or an async_scoped_session of SQLAlchemy."""
 
     def __init__(self, session: Any) -> None:
         super().__init__(None)
         self._session = session() if callable(session) else session
 
     async def open(self) -> None:
-        """Get the session's connection. Raise NotInTransaction if it commits each statement by itself."""
+        """Get the session's connection. Raise NotInTransaction if the connection commits each statement by itself."""
         self._connection = await self._session.connection()
         await super().open()
 
     def after_commit(self, wake: Wake) -> None:
-        """Call ``wake`` after the session's commit."""
+        """Call ``wake``, which wakes a relay, after the session's commit."""
         wake_after_commit(self._session.sync_session, wake)
 
 
@@ -137,7 +138,7 @@ def _rows(result: Any) -> int:
 
 
 def wake_after_commit(session: Any, wake: Wake) -> None:
-    """Call ``wake`` once the session's transaction is committed. A rollback forgets ``wake``."""
+    """Call ``wake`` once the session's transaction is committed. After a rollback, ``wake`` is not called."""
     event = importlib.import_module("sqlalchemy.event")
     if not event.contains(session, "after_commit", _committed):
         event.listen(session, "after_commit", _committed)

@@ -65,7 +65,8 @@ class Prepares(Protocol[P, R_co]):
 
 
 class _Producing:
-    """The base class of all objects that ``within`` returns."""
+    """Base class of the objects that enqueue jobs within a transaction: ``task.within(…)`` and ``app.within(…)`` return
+    them."""
 
     _is_async = False
 
@@ -79,8 +80,8 @@ class _Producing:
     if not TYPE_CHECKING:  # Type checkers know what the object has.
 
         def __getattr__(self, name: str) -> Any:
-            """Raise InvalidOption for a method of the other kind of connection, such as ``cancel`` if the connection is
-            asynchronous.
+            """Raise InvalidOption for a method that fits only the other kind of connection: blocking methods such as
+            ``cancel`` need a blocking connection, and methods such as ``cancel_async`` need an asynchronous one.
 
             Raise AttributeError for any other name.
             """
@@ -95,8 +96,8 @@ class _Producing:
 
 @dataclass(frozen=True)
 class _WakeUp:
-    """Wakes a relay when it is called. For several equal objects, a session of SQLAlchemy makes only one call after a
-    transaction."""
+    """A function object that wakes a relay when it is called. If equal objects are registered for one transaction, a
+    session of SQLAlchemy calls only one of them."""
 
     app: Producer
     queues: frozenset[str]
@@ -106,12 +107,13 @@ class _WakeUp:
 
 
 class _Blocking(_Producing):
-    """The base class of the objects for blocking connections."""
+    """Base class of the objects that enqueue jobs within the transaction of a blocking connection."""
 
     _door: Door
 
     def enqueue_many(self, jobs: Iterable[NewJob]) -> tuple[str, ...]:
-        """Insert a row for each job, and return the jobs' ids in the same order. ``task.job(…)`` makes a job.
+        """Insert a row for each job into the inbox table, and return the jobs' ids in the same order. ``task.job(…)``
+        makes a job.
 
         All jobs are checked before the first INSERT. An INSERT has up to 5,000 rows. Raises InvalidOption,
         NotInTransaction and InboxMissing.
@@ -124,7 +126,7 @@ class _Blocking(_Producing):
         return tuple([row.job_id for row in rows])
 
     def cancel(self, handle: JobHandle[Any]) -> str:
-        """Delete the job's row, within the transaction, and return the outcome.
+        """Delete the job's row in the inbox table, within the transaction, and return the outcome.
 
         - ``cancelled``: the row is deleted, unless the transaction is rolled back.
         - ``relaying``: a relay is handing the job over now. After the handover, handle.cancel() can cancel the job in
@@ -158,13 +160,14 @@ class _Blocking(_Producing):
 
 
 class _Awaited(_Producing):
-    """The base class of the objects for asynchronous connections."""
+    """Base class of the objects that enqueue jobs within the transaction of an asynchronous connection."""
 
     _is_async = True
     _door: AsyncDoor
 
     async def enqueue_many_async(self, jobs: Iterable[NewJob]) -> tuple[str, ...]:
-        """Insert a row for each job, and return the jobs' ids in the same order. ``task.job(…)`` makes a job.
+        """Insert a row for each job into the inbox table, and return the jobs' ids in the same order. ``task.job(…)``
+        makes a job.
 
         All jobs are checked before the first INSERT. An INSERT has up to 5,000 rows. Raises InvalidOption,
         NotInTransaction and InboxMissing.
@@ -177,8 +180,8 @@ class _Awaited(_Producing):
         return tuple([row.job_id for row in rows])
 
     async def cancel_async(self, handle: JobHandle[Any]) -> str:
-        """Delete the job's row, within the transaction. Return ``cancelled``, ``relaying`` or ``gone``; see
-        Within.cancel."""
+        """Delete the job's row in the inbox table, within the transaction. Return ``cancelled``, ``relaying`` or
+        ``gone``; see Within.cancel."""
         door = self._door
         await door.open()
         return str(await self._drive(delete_row(door.dialect, handle.queue, handle.id)))
@@ -257,7 +260,7 @@ class Within(_Blocking):
         TaskWithin.
 
         This method does not read from Redis. If this process lacks the task's code, the relay applies the options and
-        caps that workers have registered. The relay parks a row that does not fit these options and caps.
+        caps that workers have registered. If the row does not fit them, the relay parks the row for an operator.
         """
         row, handle = _by_name(self._app, self._of, queue, task, args, keys, options)
         self._insert([row])
@@ -286,7 +289,7 @@ class AsyncWithin(_Awaited):
 
 
 def task_within(task: Any, connection: object) -> Any:
-    """Return the object that ``task.within(connection)`` returns.
+    """Return the object that enqueues the jobs of one task within the transaction of ``connection``.
 
     Raises InvalidOption if ``connection`` is no connection of a known library.
     """
@@ -295,7 +298,7 @@ def task_within(task: Any, connection: object) -> Any:
 
 
 def app_within(app: Producer, own_job: OwnJob, connection: object) -> Any:
-    """Return the object that ``app.within(connection)`` returns.
+    """Return the object that enqueues the jobs of an app within the transaction of ``connection``.
 
     Raises InvalidOption if ``connection`` is no connection of a known library.
     """

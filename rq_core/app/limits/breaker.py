@@ -71,13 +71,15 @@ class Breaker:
 
     @property
     def limit(self) -> Limit:
-        """The limit for each scope of the breaker. The field ``burst`` has the cooldown, in ms."""
+        """The limit that applies to each scope (each key) of the breaker. Its field ``burst`` has the cooldown, in
+        ms."""
         return Limit(self.failures, self.window_ms, self.cooldown_ms)
 
     def family(self, task: str) -> str:
-        """Return the family of the breaker's scopes for a task: ``ask.host@60s:failures``.
+        """Return the family of the breaker for a task, which is the first part of the names of all its scopes:
+        ``ask.host@60s:failures``.
 
-        Raises InvalidName if the family's name would be too long.
+        Raises InvalidName if the family would be too long.
         """
         name = family_name(task, self.per, self.name)
         return f"{name}@{window_text(self.window_ms)}s:{FAILURES}"
@@ -115,5 +117,6 @@ def with_breakers(
 
 
 def excepted_by(breakers: tuple[Breaker, ...], task: str, error: BaseException) -> str:
-    """Return the families of the breakers that do not count this error, joined by spaces."""
+    """Return the breakers that do not count this error: their families (names such as ``ask.host@60s:failures``),
+    joined by spaces."""
     return " ".join(each.family(task) for each in breakers if each.excepts(error))

@@ -4,8 +4,8 @@
     def send(tenant: str, to: str) -> None: ...
 
 At most 10 of these jobs run at once, and at most one job of each tenant. At most 100 jobs of a tenant begin per minute.
-A group of jobs that is counted together is called a scope (:mod:`rq_core.model.limits.scopes`);
-:mod:`rq_core.app.limits.lane_assignment` finds the scopes of a job.
+A group of jobs that is counted together is called a scope, such as ``send.tenant=acme``. See
+:mod:`rq_core.model.limits.scopes`. :mod:`rq_core.app.limits.lane_assignment` finds the scopes of a job.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from rq_core.model.limits.limit import Limit, check_limit
 from rq_core.model.limits.scopes import RESERVED
 
 Per = str | Callable[..., Any]
-"""The name of the argument whose value is the key, or a function that takes the arguments by name and returns the
-key."""
+"""How a cap finds the key of a job: the name of the argument whose value is the key, or a function that takes the
+arguments by name and returns the key."""
 OnFull = Literal["wait", "discard", "reject"]
 
 _POLICIES: Final = ("wait", "discard", "reject")
@@ -74,14 +74,14 @@ class Cap:
 
     @property
     def limit(self) -> Limit:
-        """The limit for each scope of the cap."""
+        """The limit that applies to each scope (the task, or each key) of the cap."""
         return Limit(self.n)
 
     def family(self, task: str) -> str:
-        """Return the family of the cap's scopes for a task, such as ``send.tenant``. The names of all these scopes
-        begin with the family.
+        """Return the family of the cap for a task, such as ``send.tenant``. The names of all scopes of the cap begin
+        with the family: ``send.tenant=acme``.
 
-        Raises InvalidName if the family's name would be too long.
+        Raises InvalidName if the family would be too long.
         """
         return family_name(task, self.per, self.name)
 
@@ -132,32 +132,37 @@ class Rate:
 
     @property
     def limit(self) -> Limit:
-        """The limit for each scope of the rate."""
+        """The limit that applies to each scope (the task, or each key) of the rate."""
         return Limit(self.n, self.window_ms, self.burst)
 
     def family(self, task: str) -> str:
-        """Return the family of the rate's scopes for a task. The names of all these scopes begin with the family.
+        """Return the family of the rate for a task. The names of all scopes of the rate begin with the family.
 
         The family ends with the rate's window, and with its unit if it has one: ``send.tenant@60s`` or
-        ``send.tenant@60s:tokens``. Raises InvalidName if the family's name would be too long.
+        ``send.tenant@60s:tokens``. Raises InvalidName if the family would be too long.
         """
         unit = "" if self.unit is None else f":{self.unit}"
         return f"{family_name(task, self.per, self.name)}@{window_text(self.window_ms)}s{unit}"
 
     @property
     def unit(self) -> str | None:
-        """The unit that the rate counts: the name of the argument or the function in ``cost``. None if the rate counts
-        claims."""
+        """The unit that the rate counts, such as ``tokens``: the name of the argument or the function in ``cost``. None
+        if the rate counts claims."""
         return None if self.cost is None else key_name(self.cost)
 
 
 def window_text(window_ms: int) -> str:
-    """Return a window in seconds, as it is written in the family of a rate: ``60``, ``0.5``."""
+    """Return the time window of a rate in seconds, as text: ``60``, ``0.5``. The text is a part of the rate's
+    family."""
     return f"{window_ms / 1000:.3f}".rstrip("0").rstrip(".")
 
 
 def family_name(task: str, per: Per | None, name: str | None) -> str:
-    """Return the family of a cap, without a window. Raises InvalidName if it would be too long."""
+    """Return the family of a cap, which is the first part of the names of its scopes: ``send.tenant``. A rate's window
+    is not included.
+
+    Raises InvalidName if the family would be too long.
+    """
     if name is not None:
         return name
     if per is None:

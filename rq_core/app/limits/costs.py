@@ -21,9 +21,9 @@ def costs_of(
 ) -> str:
     """Return the costs of a job as text. The text is empty if no rate of the job counts a unit.
 
-    ``sources`` are the rules of the task's rates that count a unit, ``scopes`` are the job's scopes, and ``values`` its
-    arguments. ``keys`` has costs as text, by unit. A producer passes a cost in ``keys`` if it lacks the function that
-    computes the cost. Raises ArgumentsInvalid, KeyNeeded or KeyFailed.
+    A unit is, for example, ``tokens``. ``sources`` are the rules of the task's rates that count a unit, ``scopes`` are
+    the job's scopes, and ``values`` are the job's arguments. ``keys`` has costs as text, by unit. A producer passes a
+    cost in ``keys`` if it lacks the function that computes the cost. Raises ArgumentsInvalid, KeyNeeded or KeyFailed.
     """
     families = set(map(family_of, scopes))
     costs: dict[str, int] = {}
@@ -34,7 +34,8 @@ def costs_of(
 
 
 def given_cost(task: str, unit: str, text: str) -> int:
-    """Convert a cost that a producer passed as text to a number. Raises ArgumentsInvalid."""
+    """Convert a cost that a producer passed as text to a number. ``unit`` is what the cost counts, such as ``tokens``.
+    Raises ArgumentsInvalid."""
     value = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else text
     return _checked(task, f"keys[{unit!r}]", value)
 

@@ -28,17 +28,18 @@ class Declared:
         self.settings: dict[str, dict[str, int]] = {}
         """The declared settings by queue, then by field."""
         self._limits: dict[str, dict[str, Limit]] = {}
-        """The limits by queue, then by scope or family."""
+        """The declared limits by queue, then by what they limit: a scope, such as ``task=send``, or all scopes of a
+        family, such as ``send.tenant``."""
         self._declarer: dict[tuple[str, str], str] = {}
         self._queue_of_name: dict[str, str] = {}
         self._fair: dict[str, str] = {}
-        """Fair queue → the name of the argument whose values share the queue."""
+        """The name of the argument whose values share a fair queue, by queue."""
         self._own: dict[str, Placing] = {}
         self._arguments: dict[str, Arguments] = {}
         self._elsewhere: dict[tuple[str, str], Placing] = {}
         self._batched: dict[str, frozenset[str]] = {}
-        """Queue of a batch task → the names of the batch task, and of its hook for dead jobs. Jobs of other tasks
-        cannot be enqueued into this queue."""
+        """The names of the batch task and of its hook for dead jobs, by the queue of the batch task. Jobs of other
+        tasks cannot be enqueued into this queue."""
 
     # Tasks.
 
@@ -52,7 +53,7 @@ class Declared:
         naming: Naming | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Add a new task. Jobs under the task's ``aliases`` have the same scopes as jobs under its name.
+        """Add a new task with its caps. Jobs that are enqueued under one of ``aliases`` count in the same caps.
 
         ``naming`` is the rule for the unique names of the task's jobs. ``options`` are the task's options that differ
         from the defaults of JobOptions. If the method raises InvalidTask, it adds nothing.
@@ -148,7 +149,8 @@ class Declared:
             )
 
     def placing(self, task: str, queue: str) -> Placing:
-        """Return the Placing that assigns lanes to the task's jobs in this queue."""
+        """Return the Placing of the task's jobs in this queue. A Placing chooses the lane (the waiting line) of each
+        job."""
         own = self._own.get(task)
         if own is not None and own.queue == queue:
             return own
@@ -162,7 +164,8 @@ class Declared:
         return found
 
     def unregistered(self, task: str, queue: str) -> Placing:
-        """Return the Placing for a task that this app lacks, and that no worker has registered in the queue."""
+        """Return the Placing for a task that this app lacks, and that no worker has registered in the queue. A Placing
+        chooses the lane (the waiting line) of each job."""
         placing = Unregistered(task, queue)
         if queue in self._fair:
             placing.set_sources([ScopeSource(FAIR, argument=self._fair[queue], otherwise="")])
@@ -221,11 +224,13 @@ class Declared:
         return list(dict.fromkeys([*found, *(p.queue for p in self._own.values())]))
 
     def limits(self, queue: str) -> dict[str, Limit]:
-        """Return the limits that code declares in this queue, by scope or family."""
+        """Return the limits that code declares in this queue. The key is what is limited: a scope, such as
+        ``task=send``, or all scopes of a family, such as ``send.tenant``."""
         return dict(self._limits.get(queue, {}))
 
     def families(self, queue: str) -> set[str]:
-        """Return the families of the scopes that count jobs of this queue's tasks, such as ``send.tenant``."""
+        """Return the families of the caps, rates and breakers of this queue's tasks. A family is the first part of the
+        names of scopes, such as ``send.tenant``."""
         return {
             s.family
             for placing in self._own.values()
@@ -235,13 +240,13 @@ class Declared:
         }
 
     def policies(self, queue: str) -> dict[str, str]:
-        """Return the policy of each task of this queue as JSON, by the task's name. Producers without the task's code
-        need the policy."""
+        """Return the policy of each task of this queue as JSON, by the task's name. A policy has the task's options and
+        rules for caps, for producers without the task's code."""
         return {task: p.policy() for task, p in self._own.items() if p.queue == queue}
 
 
 _NOWHERE: Final = Placing("", "")
-"""The Placing of jobs that no cap counts. These jobs have no lane."""
+"""The Placing of jobs that no cap counts. These jobs need no lane."""
 
 
 def _source(task: str, arguments: Arguments, cap: Cap | Rate | Breaker, family: str) -> ScopeSource:
@@ -266,7 +271,8 @@ def _source(task: str, arguments: Arguments, cap: Cap | Rate | Breaker, family: 
 
 
 def _with_cost(source: ScopeSource, task: str, arguments: Arguments, cost: Per) -> ScopeSource:
-    """Return a copy of the source with the rule for the cost of a job. Raises InvalidTask."""
+    """Return a copy of ``source`` (the rule of a rate) that also computes the cost of a job, as ``cost`` describes.
+    Raises InvalidTask."""
     if not isinstance(cost, str):
         _check_function(task, arguments, "cost", cost)
         return source._replace(cost=key_name(cost), cost_function=cost, cost_is_computed=True)

@@ -1,9 +1,9 @@
 """Assigns a lane to each job, by the job's scopes.
 
 A lane is the waiting line of the jobs with the same scopes and priority. Each cap of a task becomes a *source*: a rule
-that computes the scope of a job from the job's arguments. A :class:`Placing` has all sources of a task. It is made from
-the limits in the task's code. For a producer without this code, it is made from the policy (JSON) that workers have
-registered for the task.
+that computes the scope of a job from the job's arguments. A :class:`Placing` has all sources of a task. In a process
+with the task's code, it is made from the limits in the code. In other processes, it is made from the policy (JSON) that
+workers have registered for the task.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from rq_core.model.limits.scopes import (
 )
 
 CACHED_S: Final = 5.0
-"""Seconds for which a producer uses a policy after reading it. If the policy changes during this time, workers move the
-jobs that were put into a wrong lane."""
+"""Seconds for which a producer uses a task's policy (its options and caps) after reading it from Redis. If the policy
+changes during this time, workers move jobs that were put into a wrong lane."""
 CACHED_MAX: Final = 1_000
 
 
@@ -46,7 +46,8 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_.:~-]*")
 
 
 class Placing:
-    """Computes the scopes of one task's jobs in one queue, and the lanes for these scopes."""
+    """Computes which scopes (counted groups) a task's jobs in one queue belong to, and so in which lane (waiting line)
+    each job waits."""
 
     __slots__ = ("costly", "defaults", "naming", "options", "queue", "sources", "task")
 
@@ -61,8 +62,8 @@ class Placing:
     ) -> None:
         """``defaults`` are the defaults of the task's arguments, for functions that compute keys and costs.
 
-        ``naming`` is the rule for unique names; None if the jobs have none. ``options`` are the values of JobOptions
-        for the task's jobs. A producer may pass other values.
+        ``naming`` is the rule for unique names; None if the jobs have none. ``options`` are the default values of
+        JobOptions for the task's jobs.
         """
         self.options = options or {}
         self.task = task
@@ -70,26 +71,27 @@ class Placing:
         self.naming = naming
         self.sources: tuple[ScopeSource, ...] = ()
         self.costly: tuple[ScopeSource, ...] = ()
-        """The sources of rates that count a unit."""
+        """The sources (rules) of the task's rates that count a unit, such as tokens, in place of jobs."""
         self.defaults = defaults or {}
         self.set_sources(sources)
 
     def set_sources(self, sources: Sequence[ScopeSource]) -> None:
-        """Replace the sources. All tasks that share this Placing then use the new sources."""
+        """Replace the sources, the rules that compute the scopes of a job. The task and its aliases share this Placing,
+        so all of them use the new sources."""
         # In the order of lanes, so that a lane is joined without sorting.
         self.sources = tuple(sorted(sources, key=lambda s: (s.family != "task", s.family + "=")))
         self.costly = tuple(source for source in self.sources if source.cost)
 
     @property
     def rules(self) -> bool:
-        """True if an enqueue checks for full scopes, because a cap has on_full="discard", on_full="reject" or
-        max_waiting."""
+        """True if an enqueue checks whether a scope of the job is full, because a cap has on_full="discard",
+        on_full="reject" or max_waiting."""
         return any(s.on_full != "wait" or s.max_waiting is not None for s in self.sources)
 
     def check_delay(self, delay_ms: int, due_ms: int = 0) -> None:
-        """Raise InvalidOption for a delayed job if an enqueue checks for full scopes.
+        """Raise InvalidOption for a delayed job if an enqueue checks whether a scope of the job is full.
 
-        The check at the enqueue would be wrong for such a job, since the scope may become full before the job is due.
+        The check would come too early for a delayed job, since the scope may become full before the job is due.
         """
         if (delay_ms or due_ms) and self.rules:
             raise InvalidOption.of(
@@ -102,11 +104,11 @@ class Placing:
     def lane(
         self, rank: int, values: Mapping[str, Any], keys: Mapping[str, str] | None = None
     ) -> tuple[str, str]:
-        """Return a job's lane, and the text of its rules for full scopes (see full_rules).
+        """Return a job's lane (its waiting line), and the text of its rules for full scopes (see full_rules).
 
-        Both are empty for a job without scopes. ``rank`` is the number of the job's priority, and ``values`` are its
-        validated arguments. ``keys`` has, by family, the keys that the producer passes because it lacks the functions
-        that compute these keys. Raises ArgumentsInvalid, InvalidOption, KeyNeeded or KeyFailed.
+        Both texts are empty for a job that no cap counts. ``rank`` is the number of the job's priority, and ``values``
+        are the job's validated arguments. ``keys`` has the keys that the producer passes because it lacks the functions
+        that compute them, by the name of the cap. Raises ArgumentsInvalid, InvalidOption, KeyNeeded or KeyFailed.
         """
         if keys:
             keys = self._check_keys(keys)
@@ -133,8 +135,8 @@ class Placing:
     ) -> str:
         """Return the costs of a job as text (see ``rq_core.model.limits.costs.costs_text``).
 
-        The text is empty if none of the job's rates counts a unit. ``lane`` is the job's lane. For ``values`` and
-        ``keys`` see :meth:`lane`. Raises ArgumentsInvalid, KeyNeeded or KeyFailed.
+        The text is empty if none of the job's rates counts a unit, such as tokens. ``lane`` is the job's lane. For
+        ``values`` and ``keys`` see :meth:`lane`. Raises ArgumentsInvalid, KeyNeeded or KeyFailed.
         """
         if not self.costly:
             return ""
@@ -144,9 +146,10 @@ class Placing:
         )
 
     def moved(self, lane: str, rank: int, values: Mapping[str, Any]) -> str | None:
-        """Return the lane into which a claimed job must move. Return None if ``lane`` has all scopes of the job.
+        """Return the lane (waiting line) into which a claimed job must move because the task's caps have changed.
+        Return None if ``lane`` has all scopes that count the job now.
 
-        The lane may have further scopes, which are no longer declared. It may also have a key that the producer passed
+        ``lane`` may have further scopes, which are no longer declared. It may also have a key that the producer passed
         because it lacked the function that computes the key.
         """
         wanted: list[str] = []
@@ -167,7 +170,8 @@ class Placing:
         return lane_name(int(lane[0]) if lane else rank, wanted)
 
     def policy(self) -> str:
-        """Return the policy of the task as JSON: the rules that producers without the task's code need."""
+        """Return the task's policy as JSON: the rules for caps and unique names, and the options. Producers without the
+        task's code need the policy."""
         return write_policy(self.sources, self.naming, self.options)
 
     def _scope(
@@ -234,9 +238,10 @@ class Placing:
         )
 
     def _check_keys(self, keys: Mapping[str, str]) -> dict[str, str]:
-        """Return the keys by family. Raises InvalidOption for a key that the task does not compute with a function.
+        """Return ``keys`` by the full name (family) of a cap or rate. Raises InvalidOption for a key that the task does
+        not compute with a function.
 
-        The names in ``keys`` may leave out the window of a rate: ``send.tenant`` means all rates of this name, with any
+        A name in ``keys`` may leave out the window of a rate: ``send.tenant`` means all rates of this name, with any
         window.
         """
         families = [s.family for s in self.sources if s.function_name or s.function]
@@ -259,7 +264,8 @@ class Placing:
 
 
 class Unregistered(Placing):
-    """The Placing of a task that no worker has registered yet. The producer passes the keys of the job's scopes.
+    """The Placing of a task that no worker has registered yet. It takes the keys and costs of each job from the
+    producer.
 
     The worker that claims a job decides how many attempts the job has.
     """
@@ -270,7 +276,7 @@ class Unregistered(Placing):
     def lane(
         self, rank: int, values: Mapping[str, Any], keys: Mapping[str, str] | None = None
     ) -> tuple[str, str]:
-        """Return a job's lane, with the keys that the producer passes. See Placing.lane."""
+        """Return the lane (waiting line) of a job, made from the keys that the producer passes. See Placing.lane."""
         lane, full = super().lane(rank, values)
         given, units = key_texts(keys or {}), _units_in(keys or {})
         scopes = [self._given(*item) for item in given.items() if item[0] not in units]
@@ -282,7 +288,7 @@ class Unregistered(Placing):
         values: Mapping[str, Any],  # noqa: ARG002
         keys: Mapping[str, str] | None = None,
     ) -> str:
-        """Return the costs of a job, which the producer passes in ``keys`` by unit. See Placing.costs."""
+        """Return the costs of a job as text. The producer passes the costs in ``keys``, by unit. See Placing.costs."""
         units = _units_in(keys or {})
         costs = {unit: text for unit, text in (keys or {}).items() if unit in units}
         return costs_text({unit: given_cost(self.task, unit, costs[unit]) for unit in costs})
@@ -295,7 +301,8 @@ class Unregistered(Placing):
 
 
 def _units_in(keys: Mapping[str, str]) -> set[str]:
-    """Return the units in the names of ``keys``, such as ``tokens`` for the name ``send.tenant@60s:tokens``."""
+    """Return the units that the names in ``keys`` end with: the name ``send.tenant@60s:tokens`` has the unit
+    ``tokens``."""
     return {unit for unit in map(unit_of, keys) if unit is not None}
 
 
@@ -327,7 +334,8 @@ def key_text(value: Any) -> str | None:
 
 
 def registered_placing(task: str, queue: str, policy: str) -> Placing:
-    """Make a Placing from a policy that workers have registered. Raises QueueDamaged if the policy is invalid."""
+    """Make a Placing, which assigns lanes to a task's jobs, from the policy that workers have registered for the task.
+    Raises QueueDamaged if the policy is invalid."""
     try:
         return Placing(
             task,
@@ -353,7 +361,8 @@ def key_texts(keys: Mapping[str, str]) -> Mapping[str, str]:
 
 
 class PolicyCache:
-    """A cache of Placings, for tasks whose policies were read from queues. An entry is valid for CACHED_S seconds.
+    """A cache of the Placings of tasks whose code this process lacks. A Placing chooses the lane of each job, and is
+    made from a policy that was read from Redis. An entry is valid for CACHED_S seconds.
 
     The number of entries is bounded. Threads may share the cache.
     """
@@ -363,12 +372,12 @@ class PolicyCache:
         self._found: dict[tuple[str, str], tuple[float, Placing]] = {}
 
     def get(self, queue: str, task: str) -> Placing | None:
-        """Return the task's Placing if it was stored less than CACHED_S seconds ago; else None."""
+        """Return the cached Placing of a task. Return None if none was stored in the last CACHED_S seconds."""
         until, placing = self._found.get((queue, task), (0.0, None))
         return placing if self._clock() < until else None
 
     def put(self, placing: Placing) -> Placing:
-        """Store a Placing, and return it."""
+        """Store a task's Placing in the cache, and return it."""
         if len(self._found) >= CACHED_MAX:
             self._found.clear()
         self._found[placing.queue, placing.task] = (self._clock() + CACHED_S, placing)
@@ -378,7 +387,8 @@ class PolicyCache:
 def full_rules(rules: Iterable[tuple[str, str | int]]) -> str:
     """Convert a job's rules for full scopes to the text that enqueue.lua reads.
 
-    A rule is a pair: ("discard" or "reject", "SCOPE" or "SCOPE|CAP"), or ("most", N). CAP is the cap that the code
-    declares. N is the number of jobs that may wait in the lane.
+    A scope is a group of jobs that a cap counts. A rule is a pair: ("discard" or "reject", "SCOPE" or "SCOPE|CAP") says
+    what happens if the scope is full, where CAP is the cap that the code declares. ("most", N) says that at most N jobs
+    may wait in the job's lane.
     """
     return " ".join(f"{what}|{value}" for what, value in rules)
