@@ -38,8 +38,7 @@ class Connections:
         self.prefix = prefix
         self.patience = patience
         self.policies = PolicyCache()
-        """A cache of the policies (options and caps) that workers registered, for tasks whose code is not in this
-        process."""
+        """A cache of the options and caps that workers have registered for tasks whose code is not in this process."""
         self.warns = True
         """True until the synchronous client is used in an event loop for the first time. Only this first use logs a
         warning."""

@@ -46,9 +46,9 @@ KEEP_MS: Final = 3_600_000
 
 
 class EditOptions(TypedDict, total=False):
-    """The options of an edit. The caller passes at least one; the rest of the job does not change.
+    """The options of an edit. The caller passes at least one option. Everything else about the job does not change.
 
-    - ``priority``: the job moves to the end of its lane of this priority.
+    - ``priority``: the job moves to the end of its waiting line (lane) of this priority.
     - ``delay`` (seconds from now, or a timedelta), ``at`` (a datetime with a time zone) or ``now=True``: the time at
       which the job becomes ready.
     - ``expires``: the job's deadline, in seconds from now or as a datetime with a time zone. None removes the deadline.
@@ -64,7 +64,7 @@ class EditOptions(TypedDict, total=False):
 
 
 class EnqueueOptions(TypedDict, total=False):
-    """The options of an enqueue. If an option is left out or None, the task's option holds.
+    """The options of an enqueue. If an option is left out or None, the option of the task applies.
 
     - ``delay`` is how long the job waits before it is ready, and ``timeout`` how long one attempt may take. Both are in
       seconds, or timedeltas.
@@ -84,8 +84,8 @@ class EnqueueOptions(TypedDict, total=False):
       timedelta. True is an hour, False keeps no result.
     - ``audit_result`` is the part of a kept result that the audit log keeps: "digest", or "full" (the result itself,
       without redaction).
-    - ``trace`` is how the spans of the job's claims belong to the span that enqueued the job: "parent" or "link". It
-      replaces the relation of :func:`rq_core.tracing.instrument` for this job, and is a header of the job.
+    - ``trace`` is how the trace spans of the job's runs refer to the span that enqueued the job: "parent" or "link". It
+      overrides the option of :func:`rq_core.tracing.instrument` for this job, and is stored as a header of the job.
     """
 
     delay: Duration | None
@@ -111,7 +111,8 @@ _TYPES: Final = {
 
 
 def spelling_out_options(function: F) -> F:
-    """Make help() and inspect show the single options of a function with ``**options: Unpack[EnqueueOptions]``."""
+    """Decorate a function with ``**options: Unpack[EnqueueOptions]`` so that help() and inspect show each option by its
+    name."""
     signature = inspect.signature(function)
     *others, _ = signature.parameters.values()
     options = (
@@ -132,8 +133,8 @@ def keep_ms_of(keep_result: bool | Duration) -> int:
 
 
 def _ms_or(others: str, option: str, value: Duration, minimum: float) -> int:
-    """Convert a duration to milliseconds. Raises InvalidOption. The error's message also names ``others``, which are
-    further valid values of the option."""
+    """Convert a duration to milliseconds. Raises InvalidOption. ``others`` names further valid values of the option for
+    the error's message."""
     try:
         return ms_of(option, value, minimum=minimum)
     except InvalidOption as error:
@@ -167,7 +168,7 @@ class JobOptions:
     due_ms: int = 0
     """Unix ms at which the job becomes ready; 0 if the job has a delay or is ready at once."""
     id: str | None = None
-    """The job's id; None: the id is new, or is made from ``idempotency_key``."""
+    """The job's id. None: the job gets a new id, or an id that is made from ``idempotency_key``."""
     headers_json: str = ""
     expires_in_ms: int = 0
     """The deadline, in ms after Redis accepts the job; 0 if the deadline is a time, or if there is no deadline."""
@@ -184,7 +185,7 @@ class JobOptions:
     audit_result: str = DIGEST
     """The part of a kept result that the audit log keeps: "digest", or "full" (also the result itself)."""
     ties: str = field(init=False, default="")
-    """The job's ties: its deadline, unique name, remembered id and kept result, as JSON of
+    """The job's deadline, unique name, remembered id and kept result, together called its ties. JSON of
     :func:`rq_core.model.job.ties_of`."""
 
     def __post_init__(self) -> None:
@@ -314,10 +315,11 @@ class JobOptions:
         return f"={call_digest(task, arguments.canonical_json(values))}"
 
     def check_due(self) -> None:
-        """Raise InvalidOption if the job would be ready only at its deadline, or later.
+        """Raise InvalidOption if the job would become ready only at its deadline, or later.
 
-        The method compares only two instants or two durations; Redis compares an instant with a duration. The method
-        also raises InvalidOption for a delay together with a Debounce or Latest, which set the due time themselves.
+        The method compares a delay with a duration, or an instant with an instant. Redis compares an instant with a
+        duration. The method also raises InvalidOption for a delay together with a Debounce or Latest, which set the due
+        time themselves.
         """
         name_delay_ms = None if self.unique is None else self.unique.delay_ms
         if name_delay_ms is not None and (self.delay_ms or self.due_ms):
@@ -336,7 +338,8 @@ class JobOptions:
             )
 
     def profile(self, task: str) -> Profile:
-        """Return the Profile that all jobs of ``task`` with these options share.
+        """Return a Profile with the task, priority, limits and timeout. All jobs of ``task`` with these options share
+        it.
 
         Raises InvalidName or InvalidOption.
         """

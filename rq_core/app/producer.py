@@ -47,7 +47,7 @@ AuditPayload = Literal["digest", "full"]
 
 
 def spec_max(audit_payload: str) -> int:
-    """Return the maximum size, in bytes, of a job's JSON that the audit log keeps with this value of ``audit_payload``.
+    """Return the size, in bytes, up to which the audit log keeps a job's JSON with this value of ``audit_payload``.
 
     Raises InvalidOption for an unknown value.
     """
@@ -59,8 +59,8 @@ def spec_max(audit_payload: str) -> int:
 
 
 def _check_patience(patience: object) -> None:
-    """Raise InvalidOption for an invalid ``patience``. A valid one is a Patience with two numbers of seconds, or
-    None."""
+    """Raise InvalidOption for an invalid ``patience``. Valid values are None, and a Patience with two numbers of
+    seconds."""
     if patience is None:
         return
     if not isinstance(patience, Patience):
@@ -71,7 +71,7 @@ def _check_patience(patience: object) -> None:
 
 
 def _checked(ids: Callable[[], str]) -> Callable[[], str]:
-    """Return a function that calls ``ids``, and checks the returned id. Raises InvalidOption if ``ids`` is no
+    """Return a function that calls ``ids`` for a new job id, and checks the id. Raises InvalidOption if ``ids`` is no
     function."""
     given: object = ids
     if not callable(given):
@@ -115,8 +115,8 @@ class Producer:
         self._make_id = JobIds() if ids is None else _checked(ids)
         self._spec_max = spec_max(audit_payload)
         self._spec_max_of: dict[str, int] = {}
-        """For each queue with an ``audit_payload`` of its own: the maximum number of bytes of a job's JSON in the job's
-        ``enqueued`` event."""
+        """The maximum number of bytes of a job's JSON in the job's ``enqueued`` event, for each queue with an
+        ``audit_payload`` of its own."""
         self.declared = Declared()
         """The caps, rates, fairness and settings that the code declares."""
         self.surroundings = Surroundings()
@@ -155,7 +155,8 @@ class Producer:
     ) -> NewJob:
         """Make a job from its options and arguments. Raises PayloadTooLarge.
 
-        ``name`` and ``call`` are fields of NewJob. ``cost`` is the text with the job's costs.
+        ``lane``, ``full``, ``name`` and ``call`` are fields of NewJob. ``cost`` is the text with the job's costs, by
+        unit; empty for a job without costs.
         """
         # Most texts are far below the limit, so their bytes need not be counted: a character takes at most four.
         if len(args_json) * 4 > self.max_payload:
@@ -180,7 +181,8 @@ class Producer:
         return None
 
     def connect_to(self, redis: str | None = None, *, prefix: str | None = None) -> None:
-        """Use another server or another prefix of keys from now on. The command line calls this method for its options.
+        """Use another server or another prefix of keys from now on. The command line calls this method for options such
+        as ``--redis``.
 
         Call it before the first call to the server.
         """
@@ -202,7 +204,8 @@ class Producer:
         return self.connections.async_client()
 
     def wake_relay(self, *queues: str) -> None:
-        """Ask a relay to read the inbox soon, first the rows of these queues. Does not block, and does not raise."""
+        """Ask a relay, the process that enqueues the jobs in an inbox table, to read the inbox soon. The relay first
+        reads the rows of these queues. Does not block, and does not raise."""
         self.connections.waker.wake(*queues)
 
     def close(self) -> None:

@@ -91,7 +91,8 @@ class QueueProducer(ManyProducer):
         return list(dict.fromkeys([*self.declared.queues, *self.declared.settings]))
 
     def declaration(self, calls: Operations, *queues: str) -> Plan[list[str]]:
-        """Return a plan that writes the declarations of ``queues`` to a server: settings, limits and tasks' policies.
+        """Return a plan that writes the declarations of ``queues`` to a server: settings, limits and tasks' policies
+        (options and caps).
 
         The plan returns a sentence for each declaration that the server refused.
         """
@@ -109,7 +110,7 @@ class QueueProducer(ManyProducer):
         return refused
 
     def apply_settings(self) -> None:
-        """Write to the server the settings, limits and policies that the code declares. A starting worker does the
+        """Write to the server the settings, limits and task options that the code declares. A starting worker does the
         same.
 
         Raises ServerUnavailable, ServerUnsuitable.
@@ -222,7 +223,8 @@ class QueueProducer(ManyProducer):
         return await client.run(client.calls.pauses.resume(queue, scope, by=by, why=reason))
 
     def caps(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
-        """Return the states of at most ``limit`` scopes of a queue.
+        """Return the states of at most ``limit`` scopes of a queue. A scope is a group of jobs that a cap or a rate
+        counts.
 
         The list begins with the scopes that have limits of their own. The scopes of keys that jobs use follow, and then
         the weights of a fair queue.

@@ -127,8 +127,8 @@ class ScheduleProducer(QueueProducer):
         return list(dict.fromkeys([*super().queues, *self._scheduled]))
 
     def declaration(self, calls: Operations, *queues: str) -> Plan[list[str]]:
-        """Return a plan that writes the declarations of ``queues`` to a server: settings, limits, policies, and
-        schedules.
+        """Return a plan that writes the declarations of ``queues`` to a server: settings, limits, tasks' policies
+        (options and caps), and schedules.
 
         The plan returns a sentence for each declaration that the server refused.
         """

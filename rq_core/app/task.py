@@ -69,7 +69,7 @@ class PreparedTask(Generic[P, R]):
         self.returned = returned
         self.options = options
         self.placing = app.declared.placing(name, options.queue)
-        """The Placing, which assigns a lane to each of the task's jobs."""
+        """The Placing of the task's jobs, which chooses the lane (the waiting line) of each job."""
         self._profile = options.profile(name)
         app.declared.check_queue(name, options.queue)
         self.placing.check_delay(options.delay_ms, options.due_ms)
@@ -201,14 +201,15 @@ class Task(PreparedTask[P, R]):
         self.steps = steps
         """The calls of providers that make the values of the function's dependencies, by parameter; usually empty."""
         self.aliases = aliases
-        """Other task names whose jobs this task runs."""
+        """Former names of the task. The task also runs jobs that were enqueued under these names."""
         self.batch = batch
         """The options of a batch task, whose function runs several jobs in one call; None for other tasks."""
         self.breakers = breakers
         functools.update_wrapper(self, function)
 
     def excepted(self, error: BaseException) -> str:
-        """Return the families of the task's breakers that do not count this error, joined by spaces."""
+        """Return the task's breakers that do not count this error: their families (names such as
+        ``ask.host@60s:failures``), joined by spaces."""
         if not self.breakers:
             return ""
         from rq_core.app.limits.breaker import excepted_by
@@ -219,7 +220,8 @@ class Task(PreparedTask[P, R]):
         return f"<task {self.name} of queue {self.options.queue}>"
 
     def lane_of_claim(self, queue: str, lane: str, values: Mapping[str, Any]) -> str | None:
-        """Return the lane into which a claimed job must move. Return None if ``lane`` is right for the job."""
+        """Return the lane (waiting line) into which a claimed job must move because the task's caps have changed.
+        Return None if ``lane`` is right for the job."""
         placing = self.placing
         if queue != self.options.queue:
             placing = self.app.declared.placing(self.name, queue)

@@ -1,4 +1,5 @@
-"""Makes jobs from the name of a task, even if only the workers have the task's code."""
+"""Makes jobs from the name of a task. The task's code may be missing in this process, and present only in the
+workers."""
 
 from __future__ import annotations
 
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class Draft:
-    """A job that is being made, from the name of its task.
+    """A job that is being made from the name of its task.
 
-    If the app lacks the task, the caller may first have to read the task's policy (the options and caps that workers
-    have registered) from the queue.
+    If the app lacks the task, the caller may first have to read the task's policy from the queue: the options and caps
+    that workers have registered. See ``read``.
     """
 
     __slots__ = (
@@ -66,8 +67,8 @@ class Draft:
         self._values: Mapping[str, Any] | None = None
         """The validated arguments; None if this process lacks the task's code."""
         self.placing: Placing | None
-        """The Placing, which assigns the job's lane. None if the caller must first read the task's policy from the
-        queue (see read)."""
+        """The Placing of the job's task, which chooses the job's lane (its waiting line). None if the caller must first
+        read the task's policy from the queue (see read)."""
         given = {} if args is None else args
         if known is None:
             self._args_json = dump_untyped(task, given)
@@ -83,9 +84,10 @@ class Draft:
                 self._name = self._options.unique.name(known.name, known.arguments, self._values)
 
     def read(self, policy: str | None) -> None:
-        """Set the Placing, which assigns the job's lane, from the policy that workers registered.
+        """Set ``placing``, which chooses the job's lane, from ``policy``: the JSON of the options and caps that workers
+        have registered for the task.
 
-        None means that no worker registered a policy.
+        With None, no worker has registered the task.
         """
         queue = self._options.queue
         self.placing = self._producer.connections.policies.put(
@@ -119,8 +121,8 @@ class Draft:
         )
 
     def _named(self, naming: Naming, key: str | None) -> JobOptions:
-        """Set the job's unique name by the rule ``naming``, which workers registered. Return options that include the
-        rule.
+        """Set the job's unique name by the rule ``naming``, which workers registered. Return the options together with
+        this rule.
 
         Raises InvalidOption. Raises KeyNeeded if a function computes the name's value, and the caller passed no
         ``key``.

@@ -1,5 +1,5 @@
-"""Wakes a relay of the inbox after a commit. A thread pushes tokens into a list in Redis. Each token is the name of a
-queue with new rows in the inbox.
+"""Wakes a relay, the process that enqueues the jobs in an inbox table, after a commit. A thread pushes tokens into a
+list in Redis. Each token is the name of a queue with new rows in the inbox.
 
 If the push fails, the relay finds the rows a little later.
 """
@@ -20,18 +20,19 @@ if TYPE_CHECKING:
     from rq_core.protocol.engine.plan import Plan
 
 PATIENCE: Final = Patience(unsent=0.05, unknown=0.05)
-"""Maximum seconds for sending a token. A later token would be useless, since the relay has by then looked into the
-database by itself."""
+"""Maximum seconds for pushing the tokens that wake a relay. Later tokens would be useless, since the relay has by then
+read the inbox by itself."""
 TOKENS_MAX: Final = 16
-"""Maximum number of tokens in the list while no relay takes them."""
+"""Maximum number of wake tokens that the list in Redis has while no relay takes them."""
 ANY: Final = "*"
-"""The token that names no queue."""
+"""The wake token that names no queue: the relay reads all queues' rows."""
 JOIN_S: Final = 0.2
 """Maximum seconds that ``close`` waits for the thread's end."""
 
 
 class Waker:
-    """Pushes tokens that wake a relay. Threads and forked children may share it."""
+    """Pushes tokens into Redis that wake a relay, the process that enqueues the jobs in an inbox table. Threads and
+    forked children may share a Waker."""
 
     def __init__(self, make_client: Callable[[], Client]) -> None:
         self._make_client = make_client
@@ -47,7 +48,7 @@ class Waker:
         self._pid = os.getpid()
 
     def wake(self, *queues: str) -> None:
-        """Push a token for each queue soon, in another thread. Does not block, and does not raise."""
+        """Push a token for each queue soon, in another thread, to wake a relay. Does not block, and does not raise."""
         if os.getpid() != self._pid:
             # The parent's thread is not in this child.
             self._begin_process()

@@ -4,5 +4,5 @@
 - ``copies``: enqueues copies of jobs, and replays jobs that died.
 - ``copying``: makes the copies, a page of jobs at a time.
 - ``forks``: enqueues forks, which are copies of durable jobs that run from a step on.
-- ``origins``: finds what a fork copies.
+- ``origins``: finds the saved steps that a fork copies.
 """

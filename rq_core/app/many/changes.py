@@ -24,10 +24,11 @@ class BulkOptions(TypedDict, total=False):
     - ``by`` is the person or program that makes the change, for the log; by default, the name of this client.
     - ``limit`` is the maximum number of jobs that are changed.
     - ``dry_run=True`` changes no job and counts the jobs that match.
-    - ``progress`` is a function that is called with a ``place`` after each page of jobs. ``place.looked``,
-      ``place.matched`` and ``place.changed`` are the numbers of jobs that were read, that matched, and that were
-      changed.
-    - ``resume`` is ``str(place)`` of an earlier change that was stopped. The change continues from that place.
+    - ``progress`` is a function that is called after each page of jobs. Its argument ``place`` says how far the change
+      has come. ``place.looked``, ``place.matched`` and ``place.changed`` are the numbers of jobs that were read, that
+      matched, and that were changed.
+    - ``resume`` is ``str(place)`` of an earlier change that was stopped. The new call continues the earlier change from
+      there.
     """
 
     reason: str

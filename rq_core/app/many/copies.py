@@ -41,8 +41,8 @@ class Replayed:
     copied: int
     """Number of copies that were enqueued. In a dry run: number of copies that the replay would enqueue."""
     outcomes: Mapping[str, int] = field(default_factory=dict)
-    """Number of jobs by outcome: copied, alive, copied before, arguments not kept, arguments not valid, id too long,
-    too large, needs the task's code, refused."""
+    """Number of jobs by outcome. The outcomes are: copied, alive, copied before, arguments not kept, arguments not
+    valid, id too long, too large, needs the task's code, refused."""
 
 
 class CopyProducer(ChangeProducer):

@@ -57,30 +57,33 @@ jobs."""
 
 COPIED: Final = "copied"
 ALIVE: Final = "alive"
-"""The outcome of a job that Redis has and that is not dead."""
+"""The outcome, in a replay, of a job that is not copied because Redis has it and it is not dead."""
 BEFORE: Final = "copied before"
 NO_ARGUMENTS: Final = "arguments not kept"
-"""The outcome of a job whose arguments neither Redis nor the log has."""
+"""The outcome, in a replay, of a job whose arguments neither Redis nor the audit log has."""
 _ENQUEUE_AGAIN: Final = (
     "Redis no longer has it, and the program that enqueued it does not let the log keep arguments"
     ' (`App(audit_payload="full")`; on the command line: `rq-core enqueue --app` of such an app). Enqueue it again'
 )
 TOO_LONG: Final = "id too long"
 INVALID: Final = "arguments not valid"
-"""The outcome of a job whose arguments, with the changes, the task does not accept."""
+"""The outcome, in a replay, of a job whose task does not accept the job's arguments after the replay has changed
+them."""
 NO_KEY: Final = "needs the task's code"
-"""The outcome of a job whose scope, cost or unique name must be computed by a function that this process lacks."""
+"""The outcome, in a replay, of a job whose scope, cost or unique name must be computed by a function that this process
+lacks."""
 TOO_LARGE: Final = "too large"
-"""The outcome of a job whose arguments, with the changes, are larger than ``max_payload``."""
+"""The outcome, in a replay, of a job whose arguments, with the replay's changes, are larger than ``max_payload``."""
 REFUSED: Final = "refused"
-"""The outcome of a job whose copy the queue refused: a scope is full, or another job holds the copy's unique name."""
+"""The outcome, in a replay, of a job whose copy the queue refused: a cap is full, or another job holds the copy's
+unique name."""
 
 
 NAME_LOG: Final = (
     "If it has ended, name the audit database, which may have it: RQ_CORE_AUDIT_URL, App(audit=…), or on the command"
     " line --audit"
 )
-"""The advice for a job that Redis does not have, if no audit database is set."""
+"""The advice in an error for a job that is not in Redis, if no audit database is set."""
 
 
 @contextlib.contextmanager
@@ -102,12 +105,12 @@ def check_terms(which: Filter) -> None:
 
 
 class CopiedPage(NamedTuple):
-    """The outcomes of one page of a replay."""
+    """The outcomes of the jobs of one page of a replay."""
 
     outcomes: dict[str, str]
     """The outcomes of the jobs that matched, by id."""
     next: After | None
-    """The place after which the next page begins; None: there are no more jobs."""
+    """The position in the audit log after which the next page begins. None: there are no more jobs."""
 
 
 class Copying:
@@ -131,9 +134,10 @@ class Copying:
         """``tasks`` are the tasks whose code this process has. Copies of other tasks have the options that workers
         registered.
 
-        ``mine`` is the text with which the reasons of this replay's copies begin. An existing copy with such a reason
-        counts as copied: an earlier part of this replay made the copy, and did not get Redis' answer. ``wait_s`` is the
-        longest wait for the mirror, in seconds. None means LOG_WAIT_S; with 0, the log is read as it is.
+        ``mine`` is a text that begins the ``reason`` of each copy of this replay. With it, a replay that is continued
+        recognizes the copies that its earlier part enqueued without getting Redis' answer: they count as copied.
+        ``wait_s`` is the longest wait for the mirror, which writes the audit log, in seconds. None means LOG_WAIT_S;
+        with 0, the log is read as it is.
 
         Raises InvalidName. Raises InvalidOption, also for a filter with a term that a replay does not accept.
         """
@@ -153,16 +157,16 @@ class Copying:
         self._mine = mine
         self._wait_s = wait_s
         self._seen: set[str] = set()
-        """The ids of the jobs on the pages so far. These jobs are left out of later pages: the log has an entry for
-        each death, so a job that died several times is found several times."""
+        """The ids of the jobs on the pages so far. Later pages leave these jobs out: the log has an entry for each
+        death, so a job that died several times is found several times."""
 
     def one(
         self, job_id: str, copy: str | None = None, headers: Mapping[str, str] | None = None
     ) -> JobHandle[Any]:
         """Copy one job, and return the copy's handle. Raises NotCopied, and the errors of enqueue.
 
-        ``copy`` is the id of the copy; with None, the copy gets the id that a replay would give it. ``headers`` are
-        further headers of the copy.
+        ``copy`` is the id of the copy; with None, the id is ``JOB_ID.rNAME``, as in a replay. ``headers`` are further
+        headers of the copy.
         """
         self._wait_for_log()
         _, specs = self._sources([job_id])
@@ -234,7 +238,8 @@ class Copying:
         return outcomes
 
     def _made_before(self, copies: Sequence[str]) -> set[str]:
-        """Return those of the ids ``copies`` under which an earlier part of this replay has enqueued a copy."""
+        """Return the ids in ``copies`` under which an earlier, interrupted part of this replay has already enqueued a
+        copy."""
         if not self._mine or not copies or self._log is None:
             return set()
         reasons = self._log.reasons(self._queue, copies)
@@ -300,7 +305,7 @@ class Copying:
         return COPIED, made
 
     def _job_of(self, task: str, args: Mapping[str, Any], options: EnqueueOptions) -> NewJob:
-        """Make a job of the task with this name, with the task's present options."""
+        """Make a job of the task with this name, with the options that the task has now."""
         app = self._app
         draft = Draft(app, self._tasks.get(task), self._queue, task, args, options)
         if draft.placing is None:
@@ -308,8 +313,8 @@ class Copying:
         return draft.job(None)
 
     def _sources(self, ids: Sequence[str]) -> tuple[dict[str, State], dict[str, str]]:
-        """Return two mappings by job id: the state of each job in Redis, and the JSON of each job that Redis or the log
-        has."""
+        """Return two mappings by job id: the state of each job in Redis, and the JSON (task, arguments and headers) of
+        each job that Redis or the audit log has."""
         states = self._states(ids)
         calls = self._app.client.calls
         specs = self._app.client.run(_specs(calls, self._queue, list(states)))
@@ -330,7 +335,8 @@ class Copying:
 def wait_for_log(
     client: Client, reader: CopyReader, queue: str, within_s: float | None = None
 ) -> None:
-    """Wait until the audit log has all events that are in a queue's outbox now. Raises LogBehind."""
+    """Wait until the mirror has written all events that are in a queue's outbox now to the audit log. Raises
+    LogBehind."""
     last = client.run(_last_entry(client.calls, queue))
     until = time.monotonic() + (LOG_WAIT_S if within_s is None else within_s)
     while last is not None and not reader.has_come_to(queue, last):
@@ -382,7 +388,8 @@ def _specs(calls: Operations, queue: str, ids: Sequence[str]) -> Plan[dict[str, 
 
 
 def _last_entry(calls: Operations, queue: str) -> Plan[tuple[int, int] | None]:
-    """Return the epoch and the number of the last entry in a queue's outbox. Return None if the outbox is empty."""
+    """Return the epoch and the number of the last event in a queue's outbox, the stream of events that a mirror copies
+    to SQL. Return None if the outbox is empty."""
     outbox = queue_keys(queue, calls.delivery.prefix)("outbox")
     asked: list[list[Any]] = [["XREVRANGE", outbox, "+", "-", "COUNT", 1]]
     (entries,) = yield from calls.delivery.ask(asked, queue)

@@ -1,4 +1,5 @@
-"""Finds, in Redis or in the audit log, what a fork copies: the entries that a durable job has saved before a step."""
+"""Finds what a fork copies: the entries (steps, waits and sleeps) that a durable job has saved before a step. The
+entries are in Redis or in the audit log."""
 
 from __future__ import annotations
 
@@ -32,23 +33,23 @@ _SHOWN_MAX: Final = 20
 
 
 class _Box(NamedTuple):
-    """The box of an origin, which is the job that a fork copies."""
+    """The saved steps (the box) of the job that a fork copies."""
 
     life: str
-    """The id of the box; empty: the job has saved nothing."""
+    """The id of the job's saved steps. Empty if the job has saved nothing."""
     entries: dict[int, StepEntry]
     size: int
-    """Number of entries of the box; ``entries`` may lack some of them."""
+    """Number of entries (steps, waits and sleeps) that the job has. ``entries`` may lack some of them."""
 
 
 def origin_in(
     app: Producer, log: CopyReader | None, queue: str, job_id: str, step: str | None
 ) -> str:
-    """Return the value of the fork's header that names its origin: the job, and the step from which the fork runs. With
-    ``step=None``, the fork continues after all entries of the job.
+    """Return the value of the fork's header that names the job to copy, and the step from which the fork runs. With
+    ``step=None``, the fork continues after everything that the job has saved.
 
-    Raises NotCopied if the entries before the step cannot be copied. Raises LogBehind if the log must be read and lacks
-    the queue's last events.
+    Raises NotCopied if what the job has saved before the step cannot be copied. Raises LogBehind if the audit log must
+    be read and lacks the queue's last events.
     """
 
     def refused(why: str) -> NotCopied:
@@ -103,7 +104,8 @@ def origin_in(
 
 
 def _box_in_redis(app: Producer, queue: str, job_id: str) -> _Box | None:
-    """Return the box of a job; None if Redis does not have the job. Raises NotCopied if the box is lost."""
+    """Read the saved steps of a job from Redis. Return None if Redis does not have the job. Raises NotCopied if Redis
+    has the job and has lost its steps."""
     found = app.client.run(app.client.calls.reads.steps(job_id, [queue]))
     if found is None:
         return None
@@ -121,8 +123,7 @@ def _box_in_redis(app: Producer, queue: str, job_id: str) -> _Box | None:
 def _own_origin(
     app: Producer, log: CopyReader | None, queue: str, job_id: str
 ) -> ForkOrigin | None:
-    """Return the origin of a job that is a fork itself. Return None for a job that is no fork, or whose headers are
-    lost."""
+    """Return the job from which a job was forked. Return None for a job that is no fork, or whose headers are lost."""
     job = app.client.run(app.client.calls.reads.job(job_id, [queue]))
     spec = job.spec if job is not None else log and log.specs(queue, [job_id]).get(job_id)
     with suppress(ValueError, RecursionError):
@@ -132,7 +133,8 @@ def _own_origin(
 
 
 def _box_in_log(app: Producer, log: CopyReader | None, queue: str, job_id: str) -> Any:
-    """Return the id and the content of a job's box, from the log; None if no log has it. Raises LogBehind."""
+    """Read the saved steps of a job from the audit log. Return the id of these steps, and the steps; None if the log
+    lacks them. Raises LogBehind."""
     if log is None or app.audit_url is None:
         return None
     wait_for_log(app.client, log, queue)

@@ -55,12 +55,12 @@ class Unique(Named):
 
     @property
     def ties(self) -> dict[str, Any]:
-        """The rule as keyword arguments for :func:`rq_core.model.job.ties_of`."""
+        """The rule as it is stored with a job: keyword arguments for :func:`rq_core.model.job.ties_of`."""
         return {"unique": self.on_duplicate}
 
 
 AT_MOST: Final = 10
-"""The default of the option ``at_most`` of a Debounce, as a multiple of its ``seconds``."""
+"""The default of ``at_most``, the longest delay of a Debounce, as a multiple of its ``seconds``."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Throttle(Named):
 
     @property
     def ties(self) -> dict[str, Any]:
-        """The rule as keyword arguments for :func:`rq_core.model.job.ties_of`."""
+        """The rule as it is stored with a job: keyword arguments for :func:`rq_core.model.job.ties_of`."""
         return {"unique": "keep", "window_ms": self.window_ms}
 
 
@@ -121,7 +121,7 @@ class Debounce(Named):
 
     @property
     def ties(self) -> dict[str, Any]:
-        """The rule as keyword arguments for :func:`rq_core.model.job.ties_of`."""
+        """The rule as it is stored with a job: keyword arguments for :func:`rq_core.model.job.ties_of`."""
         return {"unique": "replace", "after_ms": self.after_ms, "most_ms": self.most_ms}
 
 
@@ -152,7 +152,7 @@ class Latest(Named):
 
     @property
     def ties(self) -> dict[str, Any]:
-        """The rule as keyword arguments for :func:`rq_core.model.job.ties_of`."""
+        """The rule as it is stored with a job: keyword arguments for :func:`rq_core.model.job.ties_of`."""
         return {"unique": "replace", "after_ms": 0, "most_ms": 0}
 
     @property

@@ -31,15 +31,15 @@ WINDOW_S_MIN: Final = 0.001
 
 
 class Named(ABC):
-    """The base class of the rules for unique names. A rule says how a name is made, and what later calls with this name
-    do."""
+    """The base class of the rules for unique names. A rule computes the name of a job, and decides what later calls
+    with the same name do."""
 
     per: Per
 
     @property
     @abstractmethod
     def ties(self) -> dict[str, Any]:
-        """The rule as keyword arguments for :func:`rq_core.model.job.ties_of`."""
+        """The rule as it is stored with a job: keyword arguments for :func:`rq_core.model.job.ties_of`."""
 
     @property
     def replaces(self) -> bool:
@@ -67,7 +67,8 @@ class Named(ABC):
 
     @property
     def function_name(self) -> str:
-        """The name of the function in ``per``, or ``key`` if it has no name. The unique name contains this word."""
+        """The name of the function in ``per``, which is a part of the unique name. ``key`` if the function has no
+        name."""
         return str(getattr(self.per, "__name__", "")) if self.has_named_function else "key"
 
     @property
@@ -83,7 +84,7 @@ class Named(ABC):
     def check(self, task: str, arguments: Arguments, *, rules: bool) -> None:
         """Raise InvalidTask if the rule does not fit the task.
 
-        ``rules`` is true if an enqueue checks for full scopes, because a cap of the task has on_full="discard",
+        ``rules`` is true if an enqueue checks whether a cap is full, because a cap of the task has on_full="discard",
         on_full="reject" or max_waiting.
         """
         what = type(self).__name__
@@ -118,7 +119,7 @@ class Named(ABC):
         return unique_name(task, {name: _text(value) for name, value in said.items()})
 
     def naming(self, arguments: Arguments) -> Naming:
-        """Return the rule in the form that workers register in the queue, for producers without the task's code."""
+        """Return the rule as workers register it in the queue, for producers without the task's code."""
         of = arguments.names if self.arguments is None else self.arguments
         left_out = {name: arguments.defaults[name] for name in of if name in arguments.defaults}
         return Naming(
@@ -137,7 +138,7 @@ class Registered(Named):
 
     @property
     def ties(self) -> dict[str, Any]:
-        """The registered rule as keyword arguments for :func:`rq_core.model.job.ties_of`."""
+        """The registered rule as it is stored with a job: keyword arguments for :func:`rq_core.model.job.ties_of`."""
         return dict(self.given)
 
 
