@@ -421,7 +421,7 @@ class App(ForkProducer):
         keys: Mapping[str, str] | None = None,
         **options: Unpack[EnqueueOptions],
     ) -> JobHandle[Any]:
-        """See enqueue."""
+        """Enqueue a job of the task with this name, without blocking the event loop. See enqueue."""
         job = await self.job_async(queue, task, args, keys=keys, **options)
         if self.outgoing_functions:
             job = outgoing_job(self.outgoing_functions, job, "enqueue")

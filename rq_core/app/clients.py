@@ -105,7 +105,8 @@ class Connections:
 
     @property
     def waker(self) -> Waker:
-        """The Waker that wakes a relay of the inbox, made at its first use. All threads and event loops share it."""
+        """The Waker, which wakes a relay, the process that enqueues the jobs of an inbox table. It is made at its first
+        use. All threads and event loops share it."""
         if self._waker is None:
             with preparing():
                 if self._waker is None:

@@ -59,7 +59,7 @@ def spec_max(audit_payload: str) -> int:
 
 
 def _check_patience(patience: object) -> None:
-    """Raise InvalidOption for an invalid ``patience``. Valid values are None, and a Patience with two numbers of
+    """Raise InvalidOption for an invalid ``patience``. Valid values: None, or a Patience with two numbers of
     seconds."""
     if patience is None:
         return

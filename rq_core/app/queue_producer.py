@@ -119,7 +119,7 @@ class QueueProducer(ManyProducer):
         client.run(self.declaration(client.calls, *self.queues))
 
     async def apply_settings_async(self) -> None:
-        """See apply_settings."""
+        """Write the code's declarations to the server without blocking the event loop. See apply_settings."""
         client = self.async_client()
         await client.run(self.declaration(client.calls, *self.queues))
 
@@ -164,7 +164,7 @@ class QueueProducer(ManyProducer):
         by: str | None = None,
         version: int | None = None,
     ) -> CapChange:
-        """See set_cap."""
+        """Change a limit in the running system without blocking the event loop. See set_cap."""
         client, declared = self.async_client(), self.declared.families(queue)
         return await client.run(
             client.calls.caps.change(
@@ -203,7 +203,7 @@ class QueueProducer(ManyProducer):
         reason: str = "",
         by: str | None = None,
     ) -> PauseChange:
-        """See pause_scope."""
+        """Pause the jobs of a scope without blocking the event loop. See pause_scope."""
         client, ms = self.async_client(), None if after is None else max(1, ms_of("after", after))
         plan = client.calls.pauses.pause(queue, scope, for_ms=ms, by=by, why=reason)
         return await client.run(plan)
@@ -218,7 +218,7 @@ class QueueProducer(ManyProducer):
     async def resume_scope_async(
         self, queue: str, scope: str, *, reason: str = "", by: str | None = None
     ) -> PauseChange:
-        """See resume_scope."""
+        """End any pause of a scope without blocking the event loop. See resume_scope."""
         client = self.async_client()
         return await client.run(client.calls.pauses.resume(queue, scope, by=by, why=reason))
 
@@ -234,7 +234,7 @@ class QueueProducer(ManyProducer):
         return client.run(client.calls.reads.caps(queue, limit))
 
     async def caps_async(self, queue: str, *, limit: int = 100) -> list[ScopeStatus]:
-        """See caps."""
+        """Return the states of a queue's scopes without blocking the event loop. See caps."""
         check_whole("limit", limit, 1, LIST_MAX)
         client = self.async_client()
         return await client.run(client.calls.reads.caps(queue, limit))

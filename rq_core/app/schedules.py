@@ -189,7 +189,7 @@ class ScheduleProducer(QueueProducer):
         reason: str = "",
         by: str | None = None,
     ) -> SchedulesStored:
-        """See schedule_many."""
+        """Store schedules now, without blocking the event loop. See schedule_many."""
         client = self.async_client()
         return await client.run(_store(client.calls, schedules, reason, by))
 
@@ -204,7 +204,7 @@ class ScheduleProducer(QueueProducer):
     async def pause_schedule_async(
         self, queue: str, name: str, *, reason: str = "", by: str | None = None
     ) -> ScheduleChange:
-        """See pause_schedule."""
+        """Pause a schedule without blocking the event loop. See pause_schedule."""
         client = self.async_client()
         plan = client.calls.schedules.change(queue, name, "pause", by=by, why=reason)
         return await client.run(plan)
@@ -219,7 +219,7 @@ class ScheduleProducer(QueueProducer):
     async def resume_schedule_async(
         self, queue: str, name: str, *, reason: str = "", by: str | None = None
     ) -> ScheduleChange:
-        """See resume_schedule."""
+        """Let a paused or removed schedule continue, without blocking the event loop. See resume_schedule."""
         client = self.async_client()
         plan = client.calls.schedules.change(queue, name, "resume", by=by, why=reason)
         return await client.run(plan)
@@ -234,7 +234,7 @@ class ScheduleProducer(QueueProducer):
     async def remove_schedule_async(
         self, queue: str, name: str, *, reason: str = "", by: str | None = None
     ) -> ScheduleChange:
-        """See remove_schedule."""
+        """Remove a schedule without blocking the event loop. See remove_schedule."""
         client = self.async_client()
         plan = client.calls.schedules.change(queue, name, "remove", by=by, why=reason)
         return await client.run(plan)
@@ -253,7 +253,7 @@ class ScheduleProducer(QueueProducer):
     async def release_schedule_async(
         self, queue: str, name: str, *, reason: str = "", by: str | None = None
     ) -> ScheduleChange:
-        """See release_schedule."""
+        """Return control of a schedule to code, without blocking the event loop. See release_schedule."""
         client = self.async_client()
         plan = client.calls.schedules.change(queue, name, "release", by=by, why=reason)
         return await client.run(plan)
@@ -273,7 +273,7 @@ class ScheduleProducer(QueueProducer):
     async def run_schedule_async(
         self, queue: str, name: str, *, reason: str = "", by: str | None = None
     ) -> Told:
-        """See run_schedule."""
+        """Enqueue a schedule's job once now, without blocking the event loop. See run_schedule."""
         client = self.async_client()
         return await client.run(
             client.calls.schedules.run(

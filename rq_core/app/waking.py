@@ -25,7 +25,7 @@ read the inbox by itself."""
 TOKENS_MAX: Final = 16
 """Maximum number of wake tokens that the list in Redis has while no relay takes them."""
 ANY: Final = "*"
-"""The wake token that names no queue: the relay reads all queues' rows."""
+"""The wake token that names no queue. It wakes the relay for the rows of any queue."""
 JOIN_S: Final = 0.2
 """Maximum seconds that ``close`` waits for the thread's end."""
 

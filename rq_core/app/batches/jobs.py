@@ -49,10 +49,8 @@ class Job(Generic[A]):
 
     @property
     def cancelled(self) -> bool:
-        """True if the handler should skip the job.
-
-        The job was cancelled, its lease is lost, the timeout of the batch is over, or the worker stops.
-        """
+        """True if the handler should skip the job, since the job was cancelled, its lease is lost, the timeout of the
+        batch is over, or the worker stops."""
         return self.context.cancelled
 
     def progress(self, done: float, total: float | None = None, text: str = "") -> None:
@@ -88,7 +86,8 @@ def _outside() -> JobContext:
 
 
 def results_of(jobs: Sequence[Job[Any]], value: Any) -> Sequence[Any]:
-    """Return the result of each job. ``value`` is what the batch handler returned: None, or a list of results.
+    """Return the results of a batch's jobs, in the order of the jobs. ``value`` is what the batch handler returned:
+    None, or a list of results.
 
     Raises UsageError for any other value, and for a list without exactly one result for each job.
     """

@@ -40,7 +40,8 @@ REQUIRED: Final = inspect.Parameter.empty
 def shape_of(
     task: str, function: Callable[..., Any], batch: Batch, injected: Collection[str]
 ) -> Shape:
-    """Return the shape of a batch handler. ``injected`` has the names of the parameters that dependencies fill.
+    """Return the Shape of a batch handler: its parameter for the list of jobs, and the type of one job's arguments.
+    ``injected`` has the names of the parameters that dependencies fill.
 
     Raises InvalidTask if the function cannot be a batch handler.
     """

@@ -77,8 +77,8 @@ results in another call."""
 ALIKE: Final = "the entries of steps with this name and a key are named like those of children"
 
 NEVER: Final = "most|0"
-"""A value of ``NewJob.full`` with which Redis rejects a child: at most 0 jobs may wait in the child's lane. Redis still
-compares the child with a job of the same id that an earlier run enqueued."""
+"""A value of ``NewJob.full`` with which Redis rejects a child: at most 0 jobs may wait in the child's lane (its waiting
+line). Redis still compares the child with a job of the same id that an earlier run enqueued."""
 
 Place = tuple[str, str]
 """The queue and the id of a child."""
@@ -129,7 +129,7 @@ class JobSteps(ParkingSteps):
             self._running.discard(launch)
 
     def _is_lost(self) -> bool:
-        """Return whether this run knows that its claim is no longer in force."""
+        """Return whether this run has noticed that its worker lost the lease of the job."""
         try:
             self._context.raise_if_too_late()
         except LeaseLost:
@@ -263,8 +263,8 @@ class JobSteps(ParkingSteps):
         return child_id(self._life, launch, index)
 
     def _parent_header(self, launch: str, number: int, index: int) -> str:
-        """Return the header that names a child's parent. ``number`` is the number of the parent's saved record for the
-        call of ``map`` ``launch``, and ``index`` is the child's position in this call."""
+        """Return the header that names a child's parent. ``launch`` is the name of the ``map``, ``number`` is the
+        number of the record that the parent saves for it, and ``index`` is the child's position."""
         assert self._life is not None
         wait, context = child_wait(number, index), self._context
         return parent_header(context.queue, context.id, wait, self._life, launch)

@@ -74,7 +74,8 @@ class Durable:
         """Park the job: it occupies no worker while it sleeps. Its handler runs again after ``seconds`` (or a
         timedelta), after ``hours``, or at ``until`` (a datetime with a time zone).
 
-        The first run that reaches the sleep fixes its end. Later runs of the handler do not begin the sleep again.
+        The first run that reaches the sleep fixes the end of the sleep. Later runs of the handler do not begin the
+        sleep again.
         """
         await self._steps.wait("sleep", name, moment(name, seconds, hours, until))
 
@@ -95,8 +96,8 @@ class Durable:
     async def run(self, child: JobCall[R], /, *, name: str = "") -> R:
         """Run another job, a child of this job, and return the child's result: ``await job.run(render.call(7))``.
 
-        This job is parked until the child has ended. ``name`` is the name of the entry in Redis; by default, the name
-        of the child's task. Raises ChildrenFailed if the child does not succeed.
+        This job is parked until the child has ended. ``name`` is the name under which Redis keeps the child's result;
+        by default, the name of the child's task. Raises ChildrenFailed if the child does not succeed.
         """
         (value,) = (await self._steps.map(name or task_name_of(child), (child,), 1)).values()
         return value

@@ -30,8 +30,8 @@ class Home(Protocol):
     can_park: bool
     """True if the job may sleep and wait."""
     audit_result: str
-    """The form in which the log keeps the values of steps: ``digest`` (only a digest of the value), or ``full`` (also
-    the value itself)."""
+    """The form in which the audit log keeps the values of steps: ``digest`` (only a digest of the value), or ``full``
+    (also the value itself)."""
 
     def lease(self) -> Awaitable[None]:
         """Wait until the lease of the job's claim has not expired by the worker's clock, or until the handler must
@@ -44,8 +44,8 @@ class Home(Protocol):
         ...
 
     def load(self, first: int = 1) -> Awaitable[Box | None]:
-        """Load the job's box: the entries (saved steps, waits and sleeps) from number ``first`` on. Return None if the
-        claim is not in force."""
+        """Load the job's entries (saved steps, waits and sleeps) from number ``first`` on. Return None if the claim is
+        not in force."""
         ...
 
     def save(self, records: Sequence[Saving]) -> Awaitable[SaveAnswer]:

@@ -21,7 +21,7 @@ has the reason. Callers ignore values of other types."""
 
 
 class ParkingSteps(Steps):
-    """The steps of one run of a job that may be parked."""
+    """The steps of one run of a durable job that may be parked: it then waits without a worker."""
 
     _has_failed = False
     """True if a call that saves an entry has failed. Redis may then have an entry that this run's copy lacks."""

@@ -43,8 +43,9 @@ in_step: Final[ContextVar[bool]] = ContextVar("rq_core_in_step", default=False)
 """True while the function of a step runs in this context. No other step may begin meanwhile."""
 
 What = Literal["begin", "save", "wait", "sleep", "take", "move"]
-"""The kinds of records that are sent to Redis: a step has begun, or has a value (save); a wait; a sleep; a wait that
-has taken a signal (take); and move, which gives the job's saved steps another box id after a failover."""
+"""The kinds of records that are sent to Redis. ``begin``: a step has begun. ``save``: a step has a value. ``wait`` and
+``sleep``: the job waits for a signal, or sleeps. ``take``: a wait has taken a signal. ``move``: the job's saved steps
+get another id, after a failover."""
 AGAIN_MAX: Final = 3
 """Maximum number of times that a record is sent to Redis. It is sent again, after earlier records, if Redis has lost
 earlier records of the job."""
@@ -186,8 +187,9 @@ class Steps:
     # Waits and sleeps.
 
     async def wait(self, kind: Literal["wait", "sleep"], name: str, about: str) -> StepEntry:
-        """Return the entry of a wait or a sleep that is over. If it is not over, park the job. ``about`` is the end of
-        the wait or sleep: Unix ms, or ``+`` and the milliseconds from now, or an empty text for no end."""
+        """Return the entry (saved record) of a wait or a sleep if the wait or sleep is over. Otherwise, park the job.
+        ``about`` is the end of the wait or sleep: Unix ms, or ``+`` and the milliseconds from now, or an empty text for
+        no end."""
         check_wait(name)
         self._must_park(f"{kind}()")
         await self._may_begin()
@@ -211,7 +213,8 @@ class Steps:
             raise NotDurable(call=call, why=why)
 
     async def _over(self, kind: Literal["wait", "sleep"], entry: str, about: str) -> StepEntry:
-        """Return the entry of a wait or a sleep that is over. If it is not over, park the job."""
+        """Return the entry (saved record) of a wait or a sleep if the wait or sleep is over. Otherwise, park the
+        job."""
         known = self._known(entry)
         if known is not None and known.is_saved:
             return known
@@ -263,7 +266,8 @@ class Steps:
             in_step.reset(token)
 
     async def key(self, name: str) -> str:
-        """Return a key for requests to other services: 32 hex digits, the same in all runs of this job only."""
+        """Return a key for requests to other services: 32 hex digits. All runs of this job get the same key for
+        ``name``. Other jobs get other keys."""
         await self._may_begin()
         await self._load()
         if not self._loaded:
@@ -395,7 +399,7 @@ class Steps:
         )
 
     def _keep(self, number: int, entry: StepEntry) -> None:
-        """Store an entry that Redis has saved in this run's copy of the job's entries."""
+        """Update this run's copy of the job's entries with an entry that Redis has saved."""
         if entry.is_saved and number <= len(self._loaded):
             self._ended[number] = len(self._loaded)
         self._numbers[entry.name] = number

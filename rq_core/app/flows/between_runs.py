@@ -52,21 +52,21 @@ class KeptRun:
     graph: Graph
     frontier: Frontier
     places: dict[str, list[Place]]
-    """The queue and the id of each child job, by the name of the launch, the call that enqueued the children."""
+    """The queue and the id of each child job, by the name of the call (the launch) that enqueued the children."""
     characters: int
     """Number of characters of the values of all entries."""
 
     def holds(self, box: Box | None) -> bool:
-        """Return whether this copy is still valid. ``box`` has the entries that Redis has from the number of the copy's
-        last entry on. The copy is valid if the first of them is this last entry."""
+        """Return whether this copy is still valid: whether ``box`` begins with the copy's last entry. ``box`` has the
+        entries in Redis from the number of this entry on."""
         if box is None or box.life != self.life or not box.entries:
             return False
         mine, there = self.entries[-1], box.entries[0]
         return (there.name, there.fence) == (mine.name, mine.fence)
 
     def is_newest(self, context: JobContext) -> bool:
-        """Return whether Redis certainly has no other entries than this copy. The claim of ``context`` must directly
-        follow the claim in which the copy was made, and Redis must have lost nothing since."""
+        """Return whether Redis certainly has no other entries than this copy. For this, the claim of ``context`` must
+        directly follow the claim in which the copy was made, and Redis must have lost nothing since."""
         return (context.claim, context.life, epoch_of_fence(context.fence)) == (
             self.claim + 1, self.life, epoch_of_fence(self.entries[-1].fence),
         )  # fmt: skip
@@ -109,7 +109,7 @@ class ResumedSteps(JobSteps):
         self._kept = kept
         self._frontier = Frontier(graph)
         self._known_places: dict[str, list[Place]] = {}
-        """The queue and the id of each child job, by the name of the launch, the call that enqueued the children."""
+        """The queue and the id of each child job, by the name of the call (the launch) that enqueued the children."""
         self._characters = 0
         """Number of characters of the values of all entries (saved steps, waits and sleeps)."""
 

@@ -91,8 +91,8 @@ class Flow:
         self._why_closed = ""
         """The reason why no node can be added any more; empty while nodes can be added."""
         self._part: FlowNode | None = None
-        """The node that ``add_part`` added last. In the next part, RESULT is the result of this node, or the list of
-        its results."""
+        """The node that ``add_part`` added last. In the next part, the placeholder RESULT means the result of this
+        node, or the list of its results."""
 
     def __repr__(self) -> str:
         return f"<flow {self.name}, {len(self._nodes)} nodes>"
@@ -139,7 +139,8 @@ class Flow:
         return self._add([call], after, name, keys, None)
 
     def add_part(self, part: JobCall[Any] | Group) -> None:
-        """Add a part of a chain. In this part, RESULT is the result of the part before. See ``add`` for the errors."""
+        """Add a part of a chain. In this part, the placeholder RESULT means the result of the part before. See ``add``
+        for the errors."""
         after = () if self._part is None else self._part
         if isinstance(part, Group):
             self._part = self.map(part.calls, after=after, min_success=part.min_success)
@@ -317,7 +318,7 @@ class Flow:
     async def enqueue_async(
         self, *, queue: str | None = None, **options: Unpack[EnqueueOptions]
     ) -> FlowRun[Any]:
-        """See enqueue."""
+        """Enqueue this flow without blocking the event loop, and return its handle. See enqueue."""
         job = self.job(queue=queue, **options)
         if self._app.outgoing_functions:
             job = outgoing_job(self._app.outgoing_functions, job, "enqueue")
@@ -333,8 +334,8 @@ class Group:
         self.min_success = min_success
 
     def then(self, *parts: JobCall[Any] | Group) -> Flow:
-        """Return a flow that runs this group, and then these parts one after another. In the next part, RESULT is the
-        list of the group's results. Raises InvalidFlow or ArgumentsInvalid."""
+        """Return a flow that runs this group, and then these parts one after another. In the next part, the placeholder
+        RESULT means the list of the group's results. Raises InvalidFlow or ArgumentsInvalid."""
         return _in_order("group", (self, *parts))
 
     @spelling_out_options
@@ -348,7 +349,7 @@ class Group:
     async def enqueue_async(
         self, *, queue: str | None = None, **options: Unpack[EnqueueOptions]
     ) -> FlowRun[Any]:
-        """See enqueue."""
+        """Enqueue this group as a flow, without blocking the event loop. See enqueue."""
         return await self.then().enqueue_async(queue=queue, **options)
 
 

@@ -61,7 +61,8 @@ class NamedTask:
         return made
 
     def job(self) -> NewJob:
-        """Return the child. Raises a UsageError if its arguments or its options do not fit the task."""
+        """Return the child as a job to enqueue. Raises a UsageError if the child's arguments or options do not fit the
+        task."""
         args: Mapping[str, Any] = self._args
         options: Any = {**_options(self._call.options), **self._own}
         try:

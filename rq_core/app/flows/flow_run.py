@@ -54,7 +54,7 @@ class FlowRun(JobHandle[R_co]):
         return super().progress()
 
     async def progress_async(self) -> Progress | None:
-        """See progress."""
+        """Return the progress of the flow without blocking the event loop. See progress."""
         return await super().progress_async()
 
     def nodes(self) -> dict[str, NodeState]:
@@ -67,7 +67,7 @@ class FlowRun(JobHandle[R_co]):
         return client.run(_nodes(self.queue, self.id, client.calls))
 
     async def nodes_async(self) -> dict[str, NodeState]:
-        """See nodes."""
+        """Return the state of each node without blocking the event loop. See nodes."""
         client = self._producer.async_client()
         return await client.run(_nodes(self.queue, self.id, client.calls))
 
@@ -82,7 +82,7 @@ class FlowRun(JobHandle[R_co]):
         return client.run(client.calls.families.requeue(self.queue, [self.id], why=why))[self.id]
 
     async def retry_async(self, *, why: str = "") -> str:
-        """See retry."""
+        """Requeue a dead flow without blocking the event loop. See retry."""
         client = self._producer.async_client()
         plan = client.calls.families.requeue(self.queue, [self.id], why=why)
         return (await client.run(plan))[self.id]

@@ -1,5 +1,5 @@
 """Reads from Redis the states of a flow's nodes, and the nodes' children. The handle of a flow and the web page use
-it."""
+this module."""
 
 from __future__ import annotations
 

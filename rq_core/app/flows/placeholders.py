@@ -31,7 +31,7 @@ class Placeholder:
         return str(self)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both are the same placeholder. Raises TypeError if ``other`` is no placeholder."""
+        """Return whether ``other`` is the same placeholder. Raises TypeError if ``other`` is no placeholder."""
         if isinstance(other, Placeholder):
             return self is other
         raise TypeError(f"{self.said} is not known yet, so it cannot be compared here")
@@ -46,7 +46,7 @@ class Placeholder:
         )
 
     def __iter__(self) -> Any:
-        """See __getitem__."""
+        """Raise TypeError: the calls of a flow are declared before any result is known."""
         return self[0]
 
     def __bool__(self) -> bool:

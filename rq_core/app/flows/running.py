@@ -2,8 +2,8 @@
 nodes that are ready. Then it parks the job until a child ends.
 
 Each node is a ``map`` of the flow's job, under the node's name. The nodes are not asyncio tasks that each wait for
-their own children: a job may wait for only 64 entries at once, and more nodes of a flow may run at the same time. So
-one loop looks at all nodes.
+their own children: a job may have only 64 waits and sleeps at once, and more nodes of a flow may run at the same time.
+So one loop looks at all nodes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ LOOK: Final = f"{OWN_PREFIX}flow.look"
 child's end was lost."""
 AT_ONCE: Final = 60
 """Maximum number of nodes for whose children a flow waits at once. If more nodes run, the flow reads the states of the
-other nodes' children when one of these children ends, or after a sleep."""
+other nodes' children when it wakes the next time."""
 LOOKS_SOON: Final = 500
 """Number of sleeps after which each further sleep of a flow lasts LOOK_MAX_S seconds. Each sleep takes one of the
 limited number of records that Redis saves for the flow's job."""

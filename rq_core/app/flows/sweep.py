@@ -31,7 +31,7 @@ there is no such entry."""
 
 class Spot(NamedTuple):
     """Identifies one child of a flow: its node, its call, and its launch. A *launch* enqueues children of one node. If
-    the flow cancels some of them, a retry enqueues their calls again in another launch."""
+    the flow cancels some of these children, a retry enqueues their calls again in another launch."""
 
     node: int
     position: int
@@ -110,8 +110,8 @@ def is_launched(launch: str, known: Known) -> bool:
 
 
 def spots_of(number: int, node: GraphNode, stops: Stops) -> list[Spot]:
-    """Return one child for each call of a node. If retries have enqueued the call again, this is the child of the last
-    retry. The child may not be enqueued yet."""
+    """Return one child for each call of a node. If retries have enqueued a call again, its child is the child of the
+    last retry. The children may not be enqueued yet."""
     found: dict[int, Spot] = {}
     for launch, positions in launches_of(number, node, stops):
         for index, position in enumerate(positions):
@@ -201,7 +201,7 @@ class Frontier:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._missing = [len(set(node.after)) for node in graph.nodes]
-        """The number of nodes before a node that are not done, by the number of this node."""
+        """The number of nodes for which a node still waits, by the number of the waiting node."""
         self._open = {number for number, count in enumerate(self._missing) if not count}
         self.done = 0
         """Number of nodes that are done."""

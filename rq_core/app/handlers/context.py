@@ -146,7 +146,7 @@ class JobContext:
         """Show how far the job has come: ``done`` of ``total``, and a few words. Leave out ``total`` if it is unknown.
 
         The call stores the numbers and returns at once, so a loop may call it in every round. The worker sends the last
-        numbers every half second, and before it settles the job. A text of more than 200 characters is cut.
+        numbers every half second, and before it reports the handler's end. A text of more than 200 characters is cut.
         ``JobHandle.progress``, `rq-core job`, `rq-core watch` and the job's page show the progress. Raises
         InvalidOption.
         """
@@ -162,7 +162,8 @@ class JobContext:
         (self._showing or self.showing()).emit(chunk)
 
     def showing(self) -> Any:
-        """Return the Showing that stores this claim's progress and chunks. The handler and the worker use it."""
+        """Return the Showing, the object that stores this claim's progress and chunks. The handler and the worker use
+        it."""
         if self._showing is None:
             with _making:
                 if self._showing is None:
@@ -258,7 +259,7 @@ class JobContext:
         return self._signal
 
     def tell(self, signal: HandlerSignal | Parking) -> None:
-        """Tell the handler to stop. ``signal`` is the reason; only the first reason counts.
+        """Ask the handler to stop. ``signal`` is the reason; only the first reason counts.
 
         The worker calls this method, from any thread.
         """

@@ -101,11 +101,12 @@ _ASYNC: Final = "it is async, and a `def` handler needs it"
 
 
 class ProcessValues(Protocol):
-    """The values of dependencies that live as long as the process. See :mod:`rq_core.app.handlers.process_scope`."""
+    """Makes and keeps the values of dependencies that live as long as the process. See
+    :mod:`rq_core.app.handlers.process_scope`."""
 
     async def value(self, step: Step, *, awaits: bool) -> Any:
-        """Return the value of the dependency that ``step`` makes. If ``awaits`` is false, the call blocks the caller's
-        thread."""
+        """Return the value of a dependency. ``step`` is the planned call of its provider. If ``awaits`` is false, the
+        call blocks the caller's thread."""
 
 
 class Entered:
@@ -128,8 +129,8 @@ class Entered:
         self._values: dict[Step, Any] = {}
 
     async def value(self, step: Step) -> Any:
-        """Return the value of the dependency that ``step`` makes. Only the first call with this step calls the
-        provider."""
+        """Return the value of a dependency. ``step`` is the planned call of its provider. The provider is called only
+        once."""
         if step not in self._values:
             if step.scope == "process" and self._resources is not None:
                 self._values[step] = await self._resources.value(step, awaits=self._awaits)

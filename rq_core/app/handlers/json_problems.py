@@ -18,9 +18,10 @@ from typing import Any, Final
 from rq_core.model.lib.text import excerpt, printable
 
 DEPTH_MAX: Final = 100
-"""Maximum number of parts of a place. A problem that is nested more deeply is reported at this depth."""
+"""Maximum number of parts (fields, keys and indexes) of the place of a problem. A problem that is nested more deeply is
+reported at this depth."""
 SHOWN_MAX: Final = 200
-"""Maximum number of characters that a message shows of a place, and of a text from another package."""
+"""Maximum number of characters that a message shows of a place in a value, or of a text from another package."""
 _NESTED: Final = re.compile("ircular reference|depth exceeded")
 _UNKNOWN: Final = re.compile("unknown type: <class '(.+)'>")
 Loc = tuple[Any, ...]

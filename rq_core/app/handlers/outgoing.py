@@ -71,7 +71,7 @@ def outgoing_jobs(hooks: Sequence[Hook], jobs: Iterable[NewJob], way: Way) -> It
 async def outgoing_jobs_async(
     hooks: Sequence[Hook], jobs: AsyncIterable[NewJob], way: Way
 ) -> AsyncIterator[NewJob]:
-    """See outgoing_jobs."""
+    """Yield the jobs of one call with the headers that ``hooks`` add to them, in an event loop. See outgoing_jobs."""
     added: Mapping[str, str] | None = None
     async for job in jobs:
         if added is None:

@@ -1,4 +1,5 @@
-"""The error by which a handler pauses the jobs of a scope, for example because a service refuses further requests."""
+"""The error by which a handler pauses the jobs of a scope, a group that a rate or a breaker counts. A handler raises
+it, for example, if a service refuses further requests."""
 
 from __future__ import annotations
 

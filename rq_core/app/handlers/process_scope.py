@@ -56,8 +56,8 @@ class Resources:
         """The values in the order in which they were made: each value after the values that it needs."""
 
     async def value(self, step: Step, *, awaits: bool) -> Any:
-        """Return the value of the dependency that ``step`` makes. If ``awaits`` is false, the call blocks the caller's
-        thread."""
+        """Return the value of a dependency. ``step`` is the planned call of its provider. If ``awaits`` is false, the
+        call blocks the caller's thread."""
         with self._lock:
             kept = self._kept.get(step.provider)
             mine = kept is None

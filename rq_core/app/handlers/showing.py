@@ -1,4 +1,4 @@
-"""Stores the progress and the chunks of the stream that one claim's handler shows.
+"""Stores what a handler shows while its job runs: the progress, and the chunks of the job's stream.
 
 The handler stores them here, in any thread, without waiting. The worker takes them from here and sends them to Redis.
 """
@@ -30,7 +30,7 @@ class NotSent(NamedTuple):
     said: tuple[int, str] | None
     """The handler's new progress: the number of the report, and its text. None if there is no new progress."""
     chunks: list[tuple[int, str]]
-    """The chunks, each with its number within the claim."""
+    """The chunks of the job's stream, each with its number within the claim."""
 
     @property
     def is_empty(self) -> bool:

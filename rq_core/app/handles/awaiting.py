@@ -131,8 +131,8 @@ class Ends(Generic[H]):
         """The handles whose jobs had not ended at the timeout. The value is the error if the job could not be read, or
         else None."""
         self._known: dict[H, Outcome[Any]] = {}
-        """The outcomes that Redis still has for jobs that have left Redis. The audit log may also have the jobs'
-        results."""
+        """The outcomes that Redis keeps after the jobs have left Redis, by the jobs' handles. The audit log may also
+        have the jobs' results."""
         self._waiting_rows: dict[H, str] = {}
         """The handles of jobs that are not in Redis, and may be rows of the inbox. The value is the place of the row
         that the last read found, ``inbox`` or ``parked``. It is empty before the first read, and after a read that

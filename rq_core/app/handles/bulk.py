@@ -46,7 +46,8 @@ class ManyProducer(SignalProducer):
     async def enqueue_many_async(
         self, jobs: Iterable[NewJob] | AsyncIterable[NewJob]
     ) -> AcceptedJobs:
-        """See enqueue_many. ``jobs`` may also be an asynchronous generator."""
+        """Enqueue jobs in chunks, without blocking the event loop. ``jobs`` may also be an asynchronous generator. See
+        enqueue_many."""
         from rq_core.app.handles.bulk_result import AcceptedJobs
         from rq_core.protocol.calls.enqueue import Accepted, tell_accepted
 
@@ -131,7 +132,8 @@ class ManyProducer(SignalProducer):
         *,
         allow_in_handler: bool = False,
     ) -> AsyncIterator[JobHandle[Any]]:
-        """See as_completed: ``async for handle in app.as_completed_async(handles, timeout=60)``."""
+        """Yield each handle when the handle's job has ended, without blocking the event loop: ``async for handle in
+        app.as_completed_async(handles, timeout=60)``. See as_completed."""
         from rq_core.app.handles.awaiting import check_may_wait, each_async, timeout_of
 
         given, seconds = _handles_of(handles, self.connections), timeout_of(timeout)

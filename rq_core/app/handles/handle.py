@@ -123,7 +123,7 @@ class JobHandle(Generic[R_co]):
         return GONE if self._producer.audit_url is None else _end_of(self.history())
 
     async def state_async(self) -> str:
-        """See state."""
+        """Return the job's state in one word, without blocking the event loop. See state."""
         client = self._producer.async_client()
         if word := await client.run(self._word(client.calls.reads)):
             return word
@@ -193,7 +193,7 @@ class JobHandle(Generic[R_co]):
         *,
         allow_in_handler: bool = False,
     ) -> R_co:
-        """See result."""
+        """Wait until the job ends, without blocking the event loop, and return its result. See result."""
         self._check_keeps()
         outcome = await self.wait_async(timeout, allow_in_handler=allow_in_handler)
         return outcome.value
@@ -212,7 +212,7 @@ class JobHandle(Generic[R_co]):
         *,
         allow_in_handler: bool = False,
     ) -> Outcome[R_co]:
-        """See wait."""
+        """Wait until the job ends, without blocking the event loop, and return its outcome. See wait."""
         from rq_core.app.handles.awaiting import check_may_wait, each_async, timeout_of
 
         seconds = timeout_of(timeout)
@@ -231,7 +231,7 @@ class JobHandle(Generic[R_co]):
         return client.run(client.calls.reads.shown(self.queue, self.id)).progress
 
     async def progress_async(self) -> Progress | None:
-        """See progress."""
+        """Return the job's progress without blocking the event loop. See progress."""
         client = self._producer.async_client()
         return (await client.run(client.calls.reads.shown(self.queue, self.id))).progress
 
@@ -251,7 +251,7 @@ class JobHandle(Generic[R_co]):
     def watch_async(
         self, *, every: Duration = 1.0, allow_in_handler: bool = False
     ) -> AsyncIterator[Progress]:
-        """See watch."""
+        """Yield the job's progress each time that it has changed, without blocking the event loop. See watch."""
         from rq_core.app.handles import watching
         from rq_core.app.handles.awaiting import check_may_wait
 
@@ -281,7 +281,7 @@ class JobHandle(Generic[R_co]):
     def stream_async(
         self, *, after: int = 0, allow_in_handler: bool = False
     ) -> AsyncIterator[Chunk]:
-        """See stream."""
+        """Yield the chunks that the job's handler emits, without blocking the event loop. See stream."""
         from rq_core.app.handles import watching
         from rq_core.app.handles.awaiting import check_may_wait
 
@@ -306,7 +306,7 @@ class JobHandle(Generic[R_co]):
         return client.run(client.calls.families.cancel(self.queue, [self.id], why=why))[self.id]
 
     async def cancel_async(self, *, why: str = "") -> str:
-        """See cancel."""
+        """Cancel the job without blocking the event loop. See cancel."""
         client = self._producer.async_client()
         outcomes = await client.run(client.calls.families.cancel(self.queue, [self.id], why=why))
         return outcomes[self.id]
@@ -338,7 +338,7 @@ class JobHandle(Generic[R_co]):
     async def edit_async(
         self, *, line: str = "", why: str = "", **options: Unpack[EditOptions]
     ) -> None:
-        """See edit."""
+        """Change a waiting job without blocking the event loop. See edit."""
         from rq_core.app.handles.edit import change_of, check_line, check_outcome
 
         check_line(line)

@@ -52,7 +52,7 @@ class SignalProducer(Producer):
         reason: str = "",
         key: str = "",
     ) -> str:
-        """See signal."""
+        """Send a signal to a durable job without blocking the event loop. See signal."""
         from rq_core.app.handles.signal_call import outcome_of, sending_of
 
         record, client = sending_of(job.id, name, value, key), self.async_client()

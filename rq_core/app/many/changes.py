@@ -66,7 +66,7 @@ class ChangeProducer(ScheduleProducer):
     async def cancel_where_async(
         self, which: Filter, /, **options: Unpack[BulkOptions]
     ) -> JobsChanged:
-        """See cancel_where."""
+        """Cancel all matching jobs of a queue without blocking the event loop. See cancel_where."""
         client = self.async_client()
         return await client.run(_plan(client.calls, "cancel", which, options))
 
@@ -83,7 +83,7 @@ class ChangeProducer(ScheduleProducer):
     async def requeue_where_async(
         self, which: Filter, /, **options: Unpack[BulkOptions]
     ) -> JobsChanged:
-        """See requeue_where."""
+        """Requeue all matching dead jobs of a queue without blocking the event loop. See requeue_where."""
         client = self.async_client()
         return await client.run(_plan(client.calls, "requeue", which, options))
 
@@ -98,7 +98,7 @@ class ChangeProducer(ScheduleProducer):
     async def edit_where_async(
         self, which: Filter, /, **options: Unpack[EditWhereOptions]
     ) -> JobsChanged:
-        """See edit_where."""
+        """Change all matching waiting jobs of a queue without blocking the event loop. See edit_where."""
         client = self.async_client()
         return await client.run(_plan(client.calls, "edit", which, options))
 
@@ -112,7 +112,7 @@ class ChangeProducer(ScheduleProducer):
     async def prune_where_async(
         self, which: Filter, /, **options: Unpack[BulkOptions]
     ) -> JobsChanged:
-        """See prune_where."""
+        """Remove all matching dead jobs of a queue without blocking the event loop. See prune_where."""
         client = self.async_client()
         return await client.run(_plan(client.calls, "prune", which, options))
 
