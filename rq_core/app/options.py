@@ -53,7 +53,7 @@ class EditOptions(TypedDict, total=False):
       which the job becomes ready.
     - ``expires``: the job's deadline, in seconds from now or as a datetime with a time zone. None removes the deadline.
 
-    For any other option, None changes nothing.
+    For ``priority``, ``delay`` and ``at``, None changes nothing.
     """
 
     priority: Priority | PriorityName | None
@@ -70,7 +70,7 @@ class EnqueueOptions(TypedDict, total=False):
       seconds, or timedeltas.
     - ``at``, in place of ``delay``, is the time at which the job becomes ready: a datetime with a time zone.
     - ``expires`` is the job's deadline, in seconds from now or as a datetime with a time zone. No worker begins the job
-      at that time or later. The job then expires; if it had failed before, it dies.
+      at that time or later. At that time, the job expires; if an attempt has failed before, the job dies.
     - ``max_attempts`` and ``max_losses`` are the numbers of failures, and of lost workers, after which the job is dead.
     - ``id`` makes the enqueue idempotent. While a job of this id is live, another enqueue of the id is a duplicate and
       changes nothing.
@@ -305,8 +305,8 @@ class JobOptions:
         return id_of_key(task, self.idempotency_key)
 
     def call_of(self, task: str, arguments: Arguments, values: Mapping[str, Any]) -> str:
-        """Return a digest of the task and the arguments, as the text ``=DIGEST``. Redis compares the digests of calls
-        with the same id, and refuses a later call with another digest.
+        """Return a digest of the task and the arguments, as the text ``=DIGEST``, to recognize repeated calls. Redis
+        compares the digests of calls with the same id, and refuses a later call with another digest.
 
         Raises ArgumentsInvalid for an argument without a JSON form.
         """
@@ -317,8 +317,8 @@ class JobOptions:
     def check_due(self) -> None:
         """Raise InvalidOption if the job would become ready only at its deadline, or later.
 
-        The method compares a delay with a duration, or an instant with an instant. Redis compares an instant with a
-        duration. The method also raises InvalidOption for a delay together with a Debounce or Latest, which set the due
+        The method can compare both only if both are durations or both are instants. Redis compares a duration with an
+        instant. The method also raises InvalidOption for a delay together with a Debounce or Latest, which set the due
         time themselves.
         """
         name_delay_ms = None if self.unique is None else self.unique.delay_ms

@@ -181,8 +181,8 @@ class Producer:
         return None
 
     def connect_to(self, redis: str | None = None, *, prefix: str | None = None) -> None:
-        """Use another server or another prefix of keys from now on. The command line calls this method for options such
-        as ``--redis``.
+        """Use another server or another prefix of keys from now on. A worker process calls this method for its options
+        ``--redis`` and ``--prefix``.
 
         Call it before the first call to the server.
         """

@@ -91,8 +91,8 @@ class QueueProducer(ManyProducer):
         return list(dict.fromkeys([*self.declared.queues, *self.declared.settings]))
 
     def declaration(self, calls: Operations, *queues: str) -> Plan[list[str]]:
-        """Return a plan that writes the declarations of ``queues`` to a server: settings, limits and tasks' policies
-        (options and caps).
+        """Return a plan, a series of calls to Redis, that writes the declarations of ``queues`` to a server: settings,
+        limits and tasks' policies (options and caps).
 
         The plan returns a sentence for each declaration that the server refused.
         """
@@ -211,7 +211,8 @@ class QueueProducer(ManyProducer):
     def resume_scope(
         self, queue: str, scope: str, *, reason: str = "", by: str | None = None
     ) -> PauseChange:
-        """End any pause of a scope. Its jobs may begin at once. Raises InvalidOption."""
+        """End any pause of a scope, a group of jobs that a rate or a breaker counts. The jobs of the scope may begin at
+        once. Raises InvalidOption."""
         client = self.client
         return client.run(client.calls.pauses.resume(queue, scope, by=by, why=reason))
 

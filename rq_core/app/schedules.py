@@ -90,7 +90,8 @@ class ScheduleProducer(QueueProducer):
     def scheduled(
         self, name: str, /, **options: Unpack[ScheduleOptions]
     ) -> Callable[[AnyTask], AnyTask]:
-        """Declare a schedule of the task below: ``@app.scheduled("nightly", cron="0 2 * * *")`` above ``@app.task``.
+        """Declare a schedule of the decorated task: write ``@app.scheduled("nightly", cron="0 2 * * *")`` above
+        ``@app.task``.
 
         All arguments of the task must have defaults. Raises InvalidOption, or UsageError if an argument has no default.
         """
@@ -127,8 +128,8 @@ class ScheduleProducer(QueueProducer):
         return list(dict.fromkeys([*super().queues, *self._scheduled]))
 
     def declaration(self, calls: Operations, *queues: str) -> Plan[list[str]]:
-        """Return a plan that writes the declarations of ``queues`` to a server: settings, limits, tasks' policies
-        (options and caps), and schedules.
+        """Return a plan, a series of calls to Redis, that writes the declarations of ``queues`` to a server: settings,
+        limits, tasks' policies (options and caps), and schedules.
 
         The plan returns a sentence for each declaration that the server refused.
         """
@@ -136,7 +137,7 @@ class ScheduleProducer(QueueProducer):
         return refused + (yield from self.declare_schedules(calls, *queues))
 
     def declare_schedules(self, calls: Operations, *queues: str) -> Plan[list[str]]:
-        """Return a plan that writes the schedules of ``queues`` to a server.
+        """Return a plan, a series of calls to Redis, that writes the schedules of ``queues`` to a server.
 
         The plan returns a sentence for each schedule that the server refused.
         """

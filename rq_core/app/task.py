@@ -134,7 +134,7 @@ class PreparedTask(Generic[P, R]):
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Enqueue a job with these arguments, and return the job's handle. See enqueue. Concurrent calls share round
-        trips.
+        trips to Redis.
 
         If the caller is cancelled before the call is sent to Redis, no job is enqueued. If the caller is cancelled
         later, the job is enqueued nevertheless.
@@ -152,10 +152,10 @@ class PreparedTask(Generic[P, R]):
         """Return an object that enqueues jobs in the transaction of a database connection:
         ``send.within(session).enqueue(…)``.
 
-        A job is first a row of the table ``rqc_inbox``. After the commit, a relay hands the job over to the queue,
-        exactly once. ``connection`` is a Session, an AsyncSession, a Connection or an AsyncConnection of SQLAlchemy; a
-        connection of psycopg (sync or async), asyncpg or sqlite3; or the alias of a database of Django, as text. Raises
-        InvalidOption.
+        A job is first a row of the table ``rqc_inbox``. After the commit, a process called the relay hands the job over
+        to the queue, exactly once. ``connection`` is a Session, an AsyncSession, a Connection or an AsyncConnection of
+        SQLAlchemy; a connection of psycopg (sync or async), asyncpg or sqlite3; or the alias of a database of Django,
+        as text. Raises InvalidOption.
         """
         from rq_core.app.inbox.within import task_within
 
@@ -199,7 +199,8 @@ class Task(PreparedTask[P, R]):
         self.isolation = isolation
         self.max_memory = max_memory
         self.steps = steps
-        """The calls of providers that make the values of the function's dependencies, by parameter; usually empty."""
+        """The planned calls of the providers, functions that make the values of the task's dependencies, by parameter;
+        usually empty."""
         self.aliases = aliases
         """Former names of the task. The task also runs jobs that were enqueued under these names."""
         self.batch = batch

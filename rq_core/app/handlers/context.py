@@ -77,8 +77,8 @@ class JobContext:
         self.taken: dict[str, int] | None = None
         """Costs that the handler has reported, such as 900 tokens, by unit; None before the first report."""
         self.pauses = ""
-        """The rates and breakers to pause, each as ``SCOPE|MS``, separated by spaces. Empty unless the handler has
-        ended with PauseScope."""
+        """The rates and breakers to pause, each as ``SCOPE|MS`` (MS is the pause in milliseconds), separated by spaces.
+        Empty unless the handler has ended with PauseScope."""
         self.why_no_costs = ""
         """The reason why the handler cannot report costs; empty if it can."""
         self._stop: threading.Event | None = None

@@ -43,7 +43,8 @@ class PauseScope(HandlerSignal):
         self.scope = scope
         self.after = float(seconds)
         self.pauses = ""
-        """The rates and breakers to pause: ``SCOPE|MS``, separated by spaces."""
+        """The rates and breakers to pause, each as ``SCOPE|MS`` (MS is the pause in milliseconds), separated by
+        spaces."""
         if (job := job_here()) is not None:
             self.find_rates(job)
 

@@ -43,7 +43,8 @@ class _Kept:
 
 
 class Resources:
-    """Makes each value when a job first needs it, and keeps it until ``close``.
+    """Makes the value of each dependency with ``scope="process"`` when a job first needs the value, and keeps it until
+    ``close``.
 
     Handlers on the event loop and handlers in threads share the values. If a provider raises an exception, the next job
     calls it again.

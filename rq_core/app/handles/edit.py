@@ -42,7 +42,8 @@ def change_of(queue: str, **options: Unpack[EditOptions]) -> Change:
 
 
 def check_line(line: str) -> None:
-    """Raise InvalidOption if ``line`` is not text. ``line`` is the state line that the job must still have."""
+    """Raise InvalidOption if ``line`` is not text. ``line`` is the state line that the job must still have: the text
+    with which Redis stores the job's state."""
     given: object = line
     if not isinstance(given, str):
         must = "must be the job's state line, as `rq-core job ID --json` prints it"

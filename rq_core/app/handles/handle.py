@@ -321,7 +321,8 @@ class JobHandle(Generic[R_co]):
           at which the job becomes ready. A job that was ready before returns to its former place in the lane.
         - ``expires``: the job's deadline, in seconds from now or as a datetime with a time zone. None removes the
           deadline.
-        - ``line``: the state line that the job must still have, as `rq-core job ID --json` prints it.
+        - ``line``: the text with which Redis stores the job's state (the state line), as `rq-core job ID --json` prints
+          it. The job is changed only if it still has this state line.
 
         Raises NotEdited if the job does not wait, has another state line than ``line``, or could never run after the
         edit. The error's ``outcome`` is running, cancelling, dead, gone, changed (another state line) or never. Raises

@@ -14,8 +14,8 @@ from rq_core.model import plugins
 from rq_core.model.plugins import EndingsReader
 
 _SQLITE_READS: Final = ForkGate(1.0)
-"""The gate that makes forks wait while a thread reads SQLite. If a thread held a lock of SQLite during a fork, the
-child would wait for this lock for ever."""
+"""A lock that makes forks wait while a thread reads SQLite. If a thread held a lock of SQLite during a fork, the child
+would wait for the lock of SQLite for ever."""
 SILENT: Final = "the audit database has not answered: does it run, and can it be reached?"
 
 
@@ -28,7 +28,7 @@ class LogReading:
         self._error: Exception | None = None
 
     def end(self, found: Any = None, error: Exception | None = None) -> None:
-        """Mark the read as done. ``found`` is its result, and ``error`` is the error of a failed read."""
+        """Mark the read as done. ``found`` is the result of the read. ``error`` is the error of a failed read."""
         self._found, self._error = found, error
         self.is_done = True
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from rq_core.model.showing.shown import Chunk, Progress
 
 LOOK_S: Final = 0.1
-"""Seconds until the next look at a stream that had new chunks."""
+"""Seconds until a stream is read again after a read that found new chunks."""
 LOOK_S_MAX: Final = 1.0
-"""Maximum seconds between two looks at a stream. The pause doubles after each look that finds no new chunk."""
+"""Maximum seconds between two reads of a stream. The pause doubles after each read that finds no new chunk."""
 
 
 class Watched(NamedTuple):
@@ -80,7 +80,7 @@ def follow_progress(job: Watched, seconds: float) -> Iterator[Progress]:
 
 
 async def follow_progress_async(job: Watched, seconds: float) -> AsyncIterator[Progress]:
-    """Yield a job's progress at each change. See JobHandle.watch."""
+    """Yield a job's progress at each change, without blocking the event loop. See JobHandle.watch."""
     import asyncio
 
     client, last, is_gone = job.producer.async_client(), None, job.is_row is None
@@ -119,7 +119,7 @@ def follow_stream(job: Watched, place: StreamPlace) -> Iterator[Chunk]:
 
 
 async def follow_stream_async(job: Watched, place: StreamPlace) -> AsyncIterator[Chunk]:
-    """Yield the chunks of a job's stream. See JobHandle.stream."""
+    """Yield the chunks of a job's stream, without blocking the event loop. See JobHandle.stream."""
     import asyncio
 
     client, pause, is_gone = job.producer.async_client(), LOOK_S, job.is_row is None

@@ -1,5 +1,5 @@
-"""Enqueues jobs inside a transaction of the user's database. Each job is a row, which a relay hands over to Redis after
-the commit.
+"""Enqueues jobs inside a transaction of the user's database. Each job is first a row of an inbox table. After the
+commit, a process called the relay hands the row over to Redis.
 
 This package imports a database library only if the program has imported it already. The class of a connection shows to
 which library the connection belongs.

@@ -1,4 +1,5 @@
-"""Runs statements on a database of Django, which a program names by its alias. Wakes a relay after the commit."""
+"""Runs the SQL statements that insert jobs on a database of Django, which a program names by its alias. Wakes a relay,
+the process that hands the jobs over to Redis, after the commit."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ class DjangoDoor:
 
     def missing(self, url: str) -> InboxMissing:
         """Return the error for a database without an inbox, the tables for jobs. ``url`` is the URL of the App's inbox.
-        The error has it as an attribute, but not in its message."""
+        The error has the URL as an attribute, but not in its message."""
         return InboxNotMigrated(alias=self._alias, url=url)
 
     @property
@@ -60,7 +61,8 @@ class DjangoDoor:
             return count_rows(cursor)
 
     def after_commit(self, wake: Wake) -> None:
-        """Call ``wake`` after the commit of ``transaction.atomic()``. Outside ``atomic()``, do nothing."""
+        """Call ``wake``, which wakes a relay, after the commit of ``transaction.atomic()``. Outside ``atomic()``, do
+        nothing."""
         # Without atomic(), the program commits by itself, and Django calls nothing.
         if self._connection.in_atomic_block:
             self._database.transaction.on_commit(wake, using=self._alias, robust=True)

@@ -200,7 +200,7 @@ _FREE: Final = {
     "sqlite": _ROW + _NOT_SENT.format(among="rqc_inbox.id IN (SELECT value FROM json_each(r.ids))"),
 }
 """The end of a statement that deletes or locks a job's row, by the kind of the database. Its condition leaves out a row
-that a relay has taken into a batch."""
+that a relay is already handing over to Redis."""
 _SEES_COMMITS: Final = (
     "SELECT 1 WHERE current_setting('transaction_isolation')"
     " IN ('read committed', 'read uncommitted')"
@@ -208,9 +208,10 @@ _SEES_COMMITS: Final = (
 
 
 def delete_row(dialect: str, queue: str, job_id: str) -> Statements:
-    """Delete a row, unless a relay has taken it into a batch. Return ``cancelled``, ``relaying`` or ``gone``.
+    """Delete a job's row from the inbox, unless a relay is already handing the row over to Redis. Return ``cancelled``,
+    ``relaying`` or ``gone``.
 
-    ``relaying``: a relay has taken the row. ``gone``: there is no row.
+    ``relaying``: a relay has taken the row into a batch. ``gone``: there is no row.
 
     On PostgreSQL, a first statement locks the row; the statement that deletes the row then reads the relays' batches. A
     relay that took the row before the lock has committed its batch by then. A later relay does not take a locked row.

@@ -42,7 +42,7 @@ class ConnectionDoor:
         return _rows(self._connection.exec_driver_sql(*_bound(self._connection, text, values)))
 
     def after_commit(self, wake: Wake) -> None:
-        """Do nothing: a Connection of SQLAlchemy wakes no relay."""
+        """Do nothing. After the commit of a Connection of SQLAlchemy, no relay is woken."""
 
 
 class SessionDoor(ConnectionDoor):
@@ -87,7 +87,7 @@ class AsyncConnectionDoor:
         )
 
     def after_commit(self, wake: Wake) -> None:
-        """Do nothing: an AsyncConnection of SQLAlchemy wakes no relay."""
+        """Do nothing. After the commit of an AsyncConnection of SQLAlchemy, no relay is woken."""
 
 
 class AsyncSessionDoor(AsyncConnectionDoor):

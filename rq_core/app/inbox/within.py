@@ -129,8 +129,8 @@ class _Blocking(_Producing):
         """Delete the job's row in the inbox table, within the transaction, and return the outcome.
 
         - ``cancelled``: the row is deleted, unless the transaction is rolled back.
-        - ``relaying``: a relay is handing the job over now. After the handover, handle.cancel() can cancel the job in
-          its queue.
+        - ``relaying``: a relay is handing the job over to Redis now. After the handover, handle.cancel() can cancel the
+          job in its queue.
         - ``gone``: the inbox has no row of the job.
 
         On PostgreSQL the transaction's isolation level must be READ COMMITTED.
@@ -214,8 +214,9 @@ class TaskWithin(_Blocking, Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Insert a row for a job with these arguments into ``rqc_inbox``, and return the job's handle.
 
-        After the commit, a relay hands the job over to the queue. After a rollback there is no job. The queue decides
-        only at the handover whether the job is a duplicate, and whether another job holds the job's name.
+        After the commit, a process called the relay hands the job over to the queue. After a rollback there is no job.
+        The queue decides only at the handover whether the job is a duplicate, and whether another job holds the job's
+        name.
 
         Raises the errors of PreparedTask.job, NotInTransaction and InboxMissing. Raises InvalidOption for a job that
         the queue might reject.

@@ -1,8 +1,8 @@
-"""Breakers, as a task declares them. If the service behind the jobs of a key fails too often, no job of this key begins
-for a while.
+"""Breakers, as a task declares them. If the service behind the jobs of a key, such as one host, fails too often, no job
+of this key begins for a while.
 
-@app.task(breaker=Breaker(failures=20, per_seconds=60, cooldown=30, per="host"))
-def ask(host: str, question: str) -> str: ...
+@app.task(breaker=Breaker(failures=20, per_seconds=60, cooldown=30, per="host")) def ask(host: str, question: str) ->
+str: ...
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _DAY_S: Final = 86_400
 
 @dataclass(frozen=True)
 class Breaker:
-    """Pauses the jobs of a key when the service behind them fails. After the pause, a single job, the probe, tests the
-    service.
+    """Pauses the jobs of a key, such as one host, when the service behind them fails. After the pause, a single job,
+    the probe, tests the service.
 
-    After ``failures`` failures within ``per_seconds``, the scope is paused for ``cooldown``: no job of the scope
-    begins, and so no job spends an attempt. Jobs that already run are not stopped. After the pause, one job begins, the
-    probe. If it succeeds, all jobs may begin again. If it fails, the scope is paused again. If it ends in another way,
-    such as a lost lease or a cancellation, the next job is the probe.
+    After ``failures`` failures within ``per_seconds``, the scope (the jobs of the key) is paused for ``cooldown``: no
+    job of the scope begins, and so no job spends an attempt. Jobs that already run are not stopped. After the pause,
+    one job begins, the probe. If it succeeds, all jobs may begin again. If it fails, the scope is paused again. If it
+    ends in another way, such as a lost lease or a cancellation, the next job is the probe.
 
     A failure is a claim that the log has as ``retried`` or ``died``: an error or a timeout. A lost worker does not
     count. An error of a type in ``except_for`` does not count either.

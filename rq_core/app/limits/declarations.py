@@ -26,7 +26,7 @@ class Declared:
 
     def __init__(self) -> None:
         self.settings: dict[str, dict[str, int]] = {}
-        """The declared settings by queue, then by field."""
+        """The declared settings of queues, such as the lease, by queue, then by the setting's name."""
         self._limits: dict[str, dict[str, Limit]] = {}
         """The declared limits by queue, then by what they limit: a scope, such as ``task=send``, or all scopes of a
         family, such as ``send.tenant``."""
@@ -246,7 +246,7 @@ class Declared:
 
 
 _NOWHERE: Final = Placing("", "")
-"""The Placing of jobs that no cap counts. These jobs need no lane."""
+"""The Placing of jobs that no cap counts. A Placing chooses the lane of each job; these jobs have no lane."""
 
 
 def _source(task: str, arguments: Arguments, cap: Cap | Rate | Breaker, family: str) -> ScopeSource:

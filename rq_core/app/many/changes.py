@@ -118,7 +118,8 @@ class ChangeProducer(ScheduleProducer):
 
 
 def _plan(calls: Operations, verb: str, which: Filter, options: Any) -> Plan[JobsChanged]:
-    """Return the plan of a change of many jobs. Raises InvalidOption, and TypeError for an unknown option."""
+    """Return the plan of a change of many jobs, which is the series of calls to Redis. Raises InvalidOption, and
+    TypeError for an unknown option."""
     from rq_core.protocol.calls.bulk import VERBS, BulkChange, BulkPlace
 
     given = dict(options)

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 PAGE: Final = 250
 """Maximum number of jobs that are copied at once."""
 LOG_WAIT_S: Final = 30.0
-"""Maximum seconds for which a copy, or each page of a replay, waits for the mirror."""
+"""Maximum seconds for which a copy, or each page of a replay, waits until the mirror has written the queue's events to
+the audit log."""
 POLL_S: Final = 0.05
 _NAMING: Final = "name=…, or on the command line --name"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,12}")

@@ -43,7 +43,7 @@ class Named(ABC):
 
     @property
     def replaces(self) -> bool:
-        """True if a new job may replace the waiting job of its name."""
+        """True if a new job may replace a waiting job with the same unique name."""
         return bool(self.ties["unique"] == "replace")
 
     @property
