@@ -137,8 +137,8 @@ class QueueProducer(ManyProducer):
     ) -> CapChange:
         """Change a limit in the running system, at once and for every worker. Return the change.
 
-        - ``scope``: ``queue``, ``task=NAME``, a family of keys (``send.tenant``, or the cap's name), or one key
-          (``send.tenant=acme``). A limit for a family holds for each of its keys separately.
+        - ``scope``: ``queue``, ``task=NAME``, all keys of a cap, called a family (``send.tenant``, or the cap's name),
+          or one key (``send.tenant=acme``). A limit for a family holds for each of its keys separately.
         - ``limit``: 0 stops the scope, and None removes the limit. A lower limit does not stop jobs that run. "code"
           restores the limit that code declares; for one key, it restores the family's limit. For a rate, a number is
           the number of claims per window, and the window does not change.

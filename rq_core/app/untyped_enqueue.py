@@ -84,8 +84,8 @@ class Draft:
                 self._name = self._options.unique.name(known.name, known.arguments, self._values)
 
     def read(self, policy: str | None) -> None:
-        """Set ``placing``, which chooses the job's lane, from ``policy``: the JSON of the options and caps that workers
-        have registered for the task.
+        """Set ``placing``, which chooses the job's lane (its waiting line), from ``policy``: the JSON of the options
+        and caps that workers have registered for the task.
 
         With None, no worker has registered the task.
         """
@@ -97,7 +97,8 @@ class Draft:
         )
 
     def job(self, keys: Mapping[str, str] | None) -> NewJob:
-        """Return the finished job, with its lane. Raises InvalidOption, KeyNeeded or PayloadTooLarge."""
+        """Return the finished job, with the lane (the waiting line) for it. Raises InvalidOption, KeyNeeded or
+        PayloadTooLarge."""
         placing = self.placing
         assert placing is not None, "the queue's policy was not read"
         if self._values is None and placing.options:

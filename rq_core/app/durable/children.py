@@ -270,8 +270,8 @@ class JobSteps(ParkingSteps):
         return parent_header(context.queue, context.id, wait, self._life, launch)
 
     def _places(self, launch: str, entry: StepEntry, count: int) -> list[Place]:
-        """Return the queue and the id of each child that an earlier run has enqueued. The earlier run saved ``entry``
-        afterwards.
+        """Return the queue and the id of each child that an earlier run has enqueued. ``entry`` is the record that the
+        earlier run saved afterwards.
 
         Raises StepMismatch if the earlier run had another number of children than ``count``.
         """
@@ -448,8 +448,8 @@ def _look(queue: str, ids: Sequence[str], calls: Operations) -> Plan[dict[str, F
 
 
 def _succeeded(launch: str, job_id: str, entry: StepEntry, child: JobCall[R]) -> Succeeded[R]:
-    """Return the outcome of a child that succeeded, from the saved ``entry``. The result has the result type of the
-    child's task."""
+    """Return the outcome of a child that succeeded. ``entry`` is the saved record of its result, which has the result
+    type of the child's task."""
     if entry.value is None:
         return Succeeded(job_id, missing=entry.note)
     return Succeeded(job_id, load_value(launch, child.task.returned, entry.value), None)

@@ -45,7 +45,8 @@ def _check(name: Any, pattern: re.Pattern[str], must: str) -> None:
 
 
 def with_key(name: str, key: str) -> str:
-    """Return the name of the entry for a step with a key; at most 64 characters. A long name ends with a digest."""
+    """Return the name under which a step with a key is saved (its entry's name): at most 64 characters. A long name
+    ends with a digest."""
     full = f"{name}={quote(key, safe='')}"
     if _NAME.fullmatch(full):
         return full
@@ -53,7 +54,7 @@ def with_key(name: str, key: str) -> str:
 
 
 def numbered(base: str, count: int) -> str:
-    """Return the name of the entry for the ``count``-th step with the name ``base``, such as ``send#2``.
+    """Return the name under which the ``count``-th step with the name ``base`` is saved, such as ``send#2``.
 
     A long name gets a digest, so that two long names never give the same name.
     """
@@ -62,7 +63,7 @@ def numbered(base: str, count: int) -> str:
 
 
 def undo_name(name: str) -> str:
-    """Return the name of the entry for the undo of the step ``name``."""
+    """Return the name under which the undo of the step ``name`` is saved."""
     full = f"{UNDO_PREFIX}{name}"
     return full if len(full) <= _NAME_MAX else f"{UNDO_PREFIX}{_digest(name)}"
 

@@ -54,8 +54,8 @@ class Home(Protocol):
         ...
 
     def finish(self, saving: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        """Return the result of a coroutine that saves entries. If the handler is cancelled, the coroutine still runs to
-        its end."""
+        """Return the result of a coroutine that saves steps in Redis. If the handler is cancelled, the coroutine still
+        runs to its end."""
         ...
 
     def ask(self, plan: Callable[[Operations], Plan[T]]) -> Awaitable[T]:

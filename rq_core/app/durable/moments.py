@@ -1,4 +1,4 @@
-"""Converts the times of sleeps and waits from Python to text for the Lua script that saves entries."""
+"""Converts the times of sleeps and waits from Python to text for the Lua script that saves sleeps and waits."""
 
 from __future__ import annotations
 

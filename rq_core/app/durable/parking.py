@@ -16,25 +16,27 @@ from rq_core.protocol.reads.box_reads import Box
 
 T = TypeVar("T")
 Save = Callable[[JobContext, Sequence[Saving]], Awaitable[Mapping[int, Any]]]
-"""A function that saves entries in Redis. Its result maps the index of an entry that Redis refused to a NotSaved, which
-has the reason. Callers ignore values of other types."""
+"""A function that saves entries (records of steps, waits and sleeps) in Redis. Its result maps the index of an entry
+that Redis refused to a NotSaved, which has the reason. Callers ignore values of other types."""
 
 
 class ParkingSteps(Steps):
     """The steps of one run of a durable job that may be parked: it then waits without a worker."""
 
     _has_failed = False
-    """True if a call that saves an entry has failed. Redis may then have an entry that this run's copy lacks."""
+    """True if a call that saves a step, wait or sleep has failed. Redis may then have an entry for it that this run's
+    copy lacks."""
     _under_way = 0
-    """Number of calls under way that save entries in Redis."""
+    """Number of calls under way that save steps, waits or sleeps in Redis."""
 
     @property
     def is_sure(self) -> bool:
-        """True if this run's copy of the job's entries certainly equals the entries in Redis."""
+        """True if this run's copy of the job's saved steps, waits and sleeps certainly equals the entries in Redis."""
         return self._is_loaded() and not self._has_failed and not self._under_way
 
     def box_now(self) -> Box | None:
-        """Return this run's copy of the job's entries. Return None if Redis may have other entries."""
+        """Return this run's copy of the job's entries (saved steps, waits and sleeps). Return None if Redis may have
+        other entries."""
         return Box(self._life, tuple(self._loaded)) if self.is_sure else None
 
     async def _take(self, kind: Literal["wait", "sleep"], entry: str, about: str) -> bool:
@@ -44,8 +46,8 @@ class ParkingSteps(Steps):
         await self._finish(super()._write(what, entry, packed))
 
     async def _finish(self, saving: Coroutine[Any, Any, T]) -> T:
-        """Return the result of ``saving``, a coroutine that saves entries in Redis, and then stores them in this
-        run."""
+        """Return the result of ``saving``, a coroutine that saves steps in Redis, and then in this run's copy. If the
+        coroutine fails, this run's copy counts as uncertain."""
         self._under_way += 1
         return await self.home.finish(self._noted(saving))
 
@@ -59,8 +61,8 @@ class ParkingSteps(Steps):
             self._under_way -= 1
 
     def known_beside(self, waits: Sequence[int]) -> KnownBox:
-        """Return the entries that Redis must have when the job parks. The entries ``waits``, for which the job parks,
-        are left out. Return NOTHING_KNOWN for a run without entries.
+        """Return the entries (saved steps, waits and sleeps) that Redis must have when the job parks. The entries
+        ``waits``, for which the job parks, are left out. Return NOTHING_KNOWN for a run without entries.
 
         Redis appends entries in the order of their numbers. So if Redis has the last entry, it has all entries. But a
         step has one entry that is written twice: when the step begins and when it ends. A failover can lose the second
@@ -76,7 +78,8 @@ class ParkingSteps(Steps):
         return KnownBox(self._life or "", ",".join(said))
 
     async def save_again(self, save: Save) -> None:
-        """Save the entries that Redis has lost. Call this after the handler's end, if Redis could not park the job.
+        """Save again the entries (records of steps, waits and sleeps) that Redis has lost. Call this after the
+        handler's end, if Redis could not park the job.
 
         If the claim is no longer in force, the method returns without an error, since the next attempt to park the job
         notices it. Raises QueueDamaged if Redis has other entries of the job than this run has saved.

@@ -86,15 +86,15 @@ class Steps:
         self._running: set[str] = set()
         self._passed: list[_Passed] = []
         self._ended: dict[int, int] = {}
-        """The number of entries that Redis had when this run saved the end of an entry, by the number of the ended
-        entry. If no entry was appended since, a failover can lose the end alone."""
+        """The number of entries (saved steps, waits and sleeps) that Redis had when this run saved the end of an entry,
+        by the number of the ended entry. If no entry was appended since, a failover can lose the end alone."""
         self._waiting: set[int] = set()
         """The entry numbers of the waits and sleeps for which this run waits."""
         self._until: int | None = None
         """The end (Unix ms) of the wait or sleep that this run sent last; None if it has no end."""
         self._ending: StepEntry | None = None
-        """The entry of the wait or sleep that this run sent last, from Redis' answer. None if the wait or sleep is not
-        over, or the answer lacked the entry."""
+        """The entry (saved record) of the wait or sleep that this run sent last, from Redis' answer. None if the wait
+        or sleep is not over, or the answer lacked the entry."""
         self._is_over = False
 
     def close(self) -> None:
@@ -233,7 +233,8 @@ class Steps:
         raise AssertionError("a parked handler goes on")
 
     async def _take(self, kind: Literal["wait", "sleep"], entry: str, about: str) -> bool:
-        """Send a wait or a sleep to Redis. Return True if the wait or sleep is over; Redis has then saved its entry."""
+        """Send a wait or a sleep to Redis. Return True if the wait or sleep is over; Redis has then saved that it is
+        over."""
         async with self.home.turn():
             why = await self._sent(kind, entry, "", about)
             if why == "full":
@@ -351,9 +352,9 @@ class Steps:
                 self._context.base = self._context.failures
 
     async def _sent(self, what: What, entry: str, packed: str, about: str = "") -> str | None:
-        """Send an entry to Redis, together with earlier entries that Redis has lost. Return None if Redis saved the
-        entry. Return ``full`` if the job's steps have used up their room. Return ``waits`` for a wait or sleep that is
-        not over; ``_until`` is then its end."""
+        """Send an entry (the record of a step, wait or sleep) to Redis, together with earlier entries that Redis has
+        lost. Return None if Redis saved the entry. Return ``full`` if the job's steps have used up their room. Return
+        ``waits`` for a wait or sleep that is not over; ``_until`` is then its end."""
         count = len(self._loaded)
         # If Redis has lost only the ends of entries, it has as many entries as before, and does not notice the loss.
         missing = self._missing(count, count) if entry not in self._numbers else []
@@ -399,7 +400,7 @@ class Steps:
         )
 
     def _keep(self, number: int, entry: StepEntry) -> None:
-        """Update this run's copy of the job's entries with an entry that Redis has saved."""
+        """Update this run's copy of the job's entries with an entry (a step, wait or sleep) that Redis has saved."""
         if entry.is_saved and number <= len(self._loaded):
             self._ended[number] = len(self._loaded)
         self._numbers[entry.name] = number

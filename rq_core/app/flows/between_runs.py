@@ -47,33 +47,35 @@ class KeptRun:
     numbers: dict[str, int]
     """The number of each entry (a saved step, wait or sleep), by the entry's name."""
     ended_last: frozenset[int]
-    """The numbers of the entries whose end was saved after the last entry had been appended. Redis may have lost these
-    ends."""
+    """The numbers of the entries (steps, waits and sleeps) whose end was saved after the last entry had been appended.
+    Redis may have lost these ends."""
     graph: Graph
     frontier: Frontier
     places: dict[str, list[Place]]
     """The queue and the id of each child job, by the name of the call (the launch) that enqueued the children."""
     characters: int
-    """Number of characters of the values of all entries."""
+    """Number of characters of the values of all entries (saved steps, waits and sleeps)."""
 
     def holds(self, box: Box | None) -> bool:
         """Return whether this copy is still valid: whether ``box`` begins with the copy's last entry. ``box`` has the
-        entries in Redis from the number of this entry on."""
+        entries (saved steps, waits and sleeps) in Redis from the number of this entry on."""
         if box is None or box.life != self.life or not box.entries:
             return False
         mine, there = self.entries[-1], box.entries[0]
         return (there.name, there.fence) == (mine.name, mine.fence)
 
     def is_newest(self, context: JobContext) -> bool:
-        """Return whether Redis certainly has no other entries than this copy. For this, the claim of ``context`` must
-        directly follow the claim in which the copy was made, and Redis must have lost nothing since."""
+        """Return whether this copy certainly equals what Redis has saved for the flow's job. For this, the claim of
+        ``context`` must directly follow the claim in which the copy was made, and Redis must have lost nothing
+        since."""
         return (context.claim, context.life, epoch_of_fence(context.fence)) == (
             self.claim + 1, self.life, epoch_of_fence(self.entries[-1].fence),
         )  # fmt: skip
 
     def uncertain(self, claim: int) -> list[int]:
-        """Return the numbers of the copied entries that may have changed and must be read again. The last entry is left
-        out, since the caller reads it anyway. ``claim`` is the number of the claim that reads the entries."""
+        """Return the numbers of the copied entries (saved steps, waits and sleeps) that may have changed and must be
+        read again. The last entry is left out, since the caller reads it anyway. ``claim`` is the number of the claim
+        that reads the entries."""
         found = set(self.ended_last)
         if claim != self.claim + 1:
             # Claims of other workers were in between. They append entries, and save those that were begun.
@@ -81,8 +83,8 @@ class KeptRun:
         return sorted(found - {len(self.entries)})
 
     def update(self, number: int, entry: StepEntry) -> None:
-        """Store an entry that was read from Redis. It replaces the copied entry with this number, or is appended.
-        Raises ValueError if the entry contradicts the copy."""
+        """Store an entry (a saved step, wait or sleep) that was read from Redis. It replaces the copied entry with this
+        number, or is appended. Raises ValueError if the entry contradicts the copy."""
         if self.numbers.setdefault(entry.name, number) != number:
             raise ValueError(f"entry {number} has the name of another one")
         if number <= len(self.entries):
@@ -114,8 +116,8 @@ class ResumedSteps(JobSteps):
         """Number of characters of the values of all entries (saved steps, waits and sleeps)."""
 
     async def _load(self) -> None:
-        """Load the entries of the flow's job. If an earlier run in this process has kept a valid copy, load only the
-        entries that may have changed since."""
+        """Load the entries (saved steps, waits and sleeps) of the flow's job. If an earlier run in this process has
+        kept a valid copy, load only the entries that may have changed since."""
         if not self._is_loaded():
             kept = self._kept.take((self._context.queue, self._context.id))
             if kept is not None and kept.is_newest(self._context):
@@ -126,8 +128,8 @@ class ResumedSteps(JobSteps):
         await super()._load()
 
     async def _load_rest(self, kept: KeptRun) -> None:
-        """Use the copy that an earlier run has kept, and load the entries that may have changed since. If the copy is
-        not valid, do nothing."""
+        """Use the copy that an earlier run has kept, and load the entries (saved steps, waits and sleeps) that may have
+        changed since. If the copy is not valid, do nothing."""
         first = len(kept.entries)
         box = await self.home.load(first)
         if not kept.holds(box):
@@ -163,8 +165,8 @@ class ResumedSteps(JobSteps):
         self._characters = sum(len(entry.value or "") for entry in box.entries)
 
     def box_now(self) -> Box | None:
-        """Return None. A flow's next run uses another copy, the KeptRun of this run, which has more than the entries of
-        the job."""
+        """Return None, since a flow's next run does not use this copy of the saved steps. It uses the KeptRun, which
+        has more data."""
         return None
 
     def _keep_run(self) -> None:
@@ -185,8 +187,8 @@ class ResumedSteps(JobSteps):
 def _entries_at(
     queue: str, life: str, numbers: Sequence[int], calls: Operations
 ) -> Plan[dict[int, StepEntry]]:
-    """Read the entries of a durable job with these numbers. Return them by number. Entries that Redis lacks are left
-    out."""
+    """Read the entries (saved steps, waits and sleeps) of a durable job with these numbers. Return them by number.
+    Entries that Redis lacks are left out."""
     boxes = queue_keys(queue, calls.delivery.prefix)("boxes")
     found: dict[int, StepEntry] = {}
     for first in range(0, len(numbers), PAGE):

@@ -29,7 +29,7 @@ class FlowRun(JobHandle[R_co]):
     __slots__ = ()
 
     def __init__(self, app: Any, *, id: str, queue: str, **facts: Any) -> None:  # noqa: A002 - as in JobHandle
-        """``facts`` are for rq-core itself; leave them out. Raises InvalidName."""
+        """``facts`` are values that only rq-core itself passes; leave them out. Raises InvalidName."""
         super().__init__(app, id=check_name("job", id), queue=check_name("queue", queue), **facts)
 
     @classmethod

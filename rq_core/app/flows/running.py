@@ -3,7 +3,7 @@ nodes that are ready. Then it parks the job until a child ends.
 
 Each node is a ``map`` of the flow's job, under the node's name. The nodes are not asyncio tasks that each wait for
 their own children: a job may have only 64 waits and sleeps at once, and more nodes of a flow may run at the same time.
-So one loop looks at all nodes.
+So one loop handles all nodes.
 """
 
 from __future__ import annotations
@@ -362,7 +362,7 @@ class FlowSteps(ResumedSteps):
         ]
 
     async def _note(self, name: str, value: Any) -> None:
-        """Save an entry that only the flow itself uses: the nodes that it has cancelled, or the calls that a retry
+        """Save a record that only the flow itself uses: the nodes that it has cancelled, or the calls that a retry
         enqueues again."""
         note_end = self.home.began()
         try:
@@ -400,7 +400,7 @@ class FlowSteps(ResumedSteps):
 
     async def _add_wait(self, kind: Any, name: str, about: str, numbers: list[int]) -> bool:
         """Send a wait or a sleep to Redis, and return whether the wait or sleep is over. If it is not over, add the
-        number of its entry to ``numbers``."""
+        number of its saved record to ``numbers``."""
         entry = self._open_name(name)
         if self._known(entry) is None and len(self._loaded) >= ENTRIES_MAX:
             raise StepsSpent("the flow has as many entries as a job may have")

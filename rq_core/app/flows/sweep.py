@@ -1,7 +1,7 @@
 """Derives the states of a flow's nodes from the ends of their children. No I/O.
 
-No counter of nodes is stored. Each run of the flow's job reads the entries of the job and the ends of its children, and
-derives the states of all nodes. A producer that asks for the states of the nodes does the same.
+No counter of nodes is stored. Each run of the flow's job reads the saved steps of the job and the ends of its children,
+and derives the states of all nodes. A producer that asks for the states of the nodes does the same.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Spot(NamedTuple):
     launch: str
     """The name of the launch, the group of children with which the child is enqueued."""
     at: int
-    """The child's position among the children of this launch."""
+    """The child's position among the children that are enqueued together with it (the launch)."""
 
 
 class Children(NamedTuple):
@@ -183,8 +183,8 @@ def node_words(
 
 
 def is_over(number: int, node: GraphNode, stops: Stops, known: Known) -> bool:
-    """Return whether a node is done, according to the entries that the flow's job has saved. A node that is done stays
-    done, since saved entries do not change."""
+    """Return whether a node is done, according to what the flow's job has saved in Redis. A node that is done stays
+    done, since saved results do not change."""
     if not node.calls:
         return True
     launches = launches_of(number, node, stops)

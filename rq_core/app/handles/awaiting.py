@@ -78,8 +78,8 @@ class ReadLog(NamedTuple):
     """A step of a wait: read from the audit log how jobs of a queue ended.
 
     The driver of the wait, ``each`` or ``each_async``, sends back the outcomes by job id, or an RqCoreError. ``jobs``
-    maps a job's id to the position (epoch, seq) of an event in the queue's log. The log has the job's end when it has
-    all events up to this position.
+    maps a job's id to the position of an event in the queue's log: the number of the queue's unbroken history (epoch),
+    and of the event (seq). The log has the job's end when it has all events up to this position.
     """
 
     queue: str
@@ -125,8 +125,8 @@ class Ends(Generic[H]):
         self._news: deque[tuple[H, Told]] = deque()
         self._waits: dict[H, JobWait] = {}
         self._missing: dict[H, tuple[int, int]] = {}
-        """The handles whose jobs have left Redis. The value is the position in the log (epoch, seq) at which the log
-        has the job's end."""
+        """The handles whose jobs have left Redis. The value is the position (epoch, number of an event) in the queue's
+        log up to which the log must be read to have the job's end."""
         self._alive: dict[H, RqCoreError | None] = {}
         """The handles whose jobs had not ended at the timeout. The value is the error if the job could not be read, or
         else None."""

@@ -352,9 +352,9 @@ class JobHandle(Generic[R_co]):
         """Return the job's events from SQL, oldest first. Each event has a ``type``, such as ``enqueued`` or
         ``claimed``.
 
-        The list is empty until the mirror has copied the job's first event into SQL. It is empty again after `rq-core
-        audit prune` has deleted the job's events. ``rq-core audit history ID`` shows up to which time the log was
-        pruned. Raises AuditNotConfigured if no audit database is set.
+        The list is empty until the mirror, the process that copies events from Redis into SQL, has copied the job's
+        first event. It is empty again after `rq-core audit prune` has deleted the job's events. ``rq-core audit history
+        ID`` shows up to which time the log was pruned. Raises AuditNotConfigured if no audit database is set.
         """
         if self._producer.audit_url is None:
             raise AuditNotConfigured

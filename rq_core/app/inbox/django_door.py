@@ -61,8 +61,8 @@ class DjangoDoor:
             return count_rows(cursor)
 
     def after_commit(self, wake: Wake) -> None:
-        """Call ``wake``, which wakes a relay, after the commit of ``transaction.atomic()``. Outside ``atomic()``, do
-        nothing."""
+        """Call ``wake``, which wakes the process that reads the inbox (the relay), after the commit of
+        ``transaction.atomic()``. Outside ``atomic()``, do nothing."""
         # Without atomic(), the program commits by itself, and Django calls nothing.
         if self._connection.in_atomic_block:
             self._database.transaction.on_commit(wake, using=self._alias, robust=True)

@@ -24,8 +24,8 @@ class AnyDoor(Protocol):
         ...
 
     def after_commit(self, wake: Wake) -> None:
-        """Call ``wake``, which wakes a relay, after the transaction's commit, if the library can do so. Never call it
-        after a rollback."""
+        """Call ``wake``, which wakes the process that reads the inbox (the relay), after the transaction's commit, if
+        the library can do so. Never call it after a rollback."""
         ...
 
 

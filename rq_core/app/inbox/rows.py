@@ -149,7 +149,8 @@ _LACKING: Final = (
 inbox."""
 TRIES: Final = 3
 """Number of INSERTs after which InboxIdsUsed is raised. A repeated INSERT may succeed, since it takes other numbers of
-the sequence. It may also succeed because a relay has meanwhile removed the row that had the same queue and job id."""
+the sequence. It may also succeed because a relay, the process that reads the inbox, has meanwhile removed the row that
+had the same queue and job id."""
 
 
 def inserts(dialect: str, rows: Iterable[Row]) -> Statements:

@@ -1,5 +1,5 @@
-"""Doors, which are adapters that run SQL statements, for the sessions and connections of SQLAlchemy. Sessions wake a
-relay after the commit.
+"""Doors, which are adapters that run SQL statements, for the sessions and connections of SQLAlchemy. After the commit
+of a session, the process that reads the inbox (the relay) is woken.
 
 This module imports SQLAlchemy only when a caller passes an object of SQLAlchemy.
 """
@@ -59,7 +59,7 @@ class SessionDoor(ConnectionDoor):
         super().open()
 
     def after_commit(self, wake: Wake) -> None:
-        """Call ``wake``, which wakes a relay, after the session's commit."""
+        """Call ``wake``, which wakes the process that reads the inbox (the relay), after the session's commit."""
         wake_after_commit(self._session, wake)
 
 
@@ -103,7 +103,7 @@ class AsyncSessionDoor(AsyncConnectionDoor):
         await super().open()
 
     def after_commit(self, wake: Wake) -> None:
-        """Call ``wake``, which wakes a relay, after the session's commit."""
+        """Call ``wake``, which wakes the process that reads the inbox (the relay), after the session's commit."""
         wake_after_commit(self._session.sync_session, wake)
 
 

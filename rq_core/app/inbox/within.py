@@ -96,8 +96,8 @@ class _Producing:
 
 @dataclass(frozen=True)
 class _WakeUp:
-    """A function object that wakes a relay when it is called. If equal objects are registered for one transaction, a
-    session of SQLAlchemy calls only one of them."""
+    """A function object that wakes the process that reads the inbox (the relay) when it is called. If equal objects are
+    registered for one transaction, a session of SQLAlchemy calls only one of them."""
 
     app: Producer
     queues: frozenset[str]
@@ -260,8 +260,9 @@ class Within(_Blocking):
         """Insert a row for a job of the task with this name, and return the job's handle. See App.enqueue and
         TaskWithin.
 
-        This method does not read from Redis. If this process lacks the task's code, the relay applies the options and
-        caps that workers have registered. If the row does not fit them, the relay parks the row for an operator.
+        This method does not read from Redis. If this process lacks the task's code, the process that reads the inbox
+        (the relay) applies the options and caps that workers have registered. If the row does not fit them, the relay
+        parks the row for an operator.
         """
         row, handle = _by_name(self._app, self._of, queue, task, args, keys, options)
         self._insert([row])

@@ -152,8 +152,8 @@ class Rate:
 
 
 def window_text(window_ms: int) -> str:
-    """Return the time window of a rate in seconds, as text: ``60``, ``0.5``. The text is a part of the rate's
-    family."""
+    """Return the time window of a rate in seconds, as text: ``60``, ``0.5``. The names of the rate's scopes contain
+    this text: ``send.tenant@60s=acme``."""
     return f"{window_ms / 1000:.3f}".rstrip("0").rstrip(".")
 
 

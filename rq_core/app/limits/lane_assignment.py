@@ -264,8 +264,8 @@ class Placing:
 
 
 class Unregistered(Placing):
-    """The Placing of a task that no worker has registered yet. It takes the keys and costs of each job from the
-    producer.
+    """Chooses the lanes (the waiting lines) for jobs of a task that no worker has registered yet. It takes the keys and
+    costs of each job from the producer.
 
     The worker that claims a job decides how many attempts the job has.
     """
@@ -334,8 +334,8 @@ def key_text(value: Any) -> str | None:
 
 
 def registered_placing(task: str, queue: str, policy: str) -> Placing:
-    """Make a Placing, which assigns lanes to a task's jobs, from the policy that workers have registered for the task.
-    Raises QueueDamaged if the policy is invalid."""
+    """Make a Placing from the policy (options and caps) that workers have registered for a task. A Placing chooses the
+    lane (the waiting line) of each job. Raises QueueDamaged if the policy is invalid."""
     try:
         return Placing(
             task,
@@ -372,12 +372,13 @@ class PolicyCache:
         self._found: dict[tuple[str, str], tuple[float, Placing]] = {}
 
     def get(self, queue: str, task: str) -> Placing | None:
-        """Return the cached Placing of a task. Return None if none was stored in the last CACHED_S seconds."""
+        """Return the cached Placing of a task, the object that chooses the lanes of jobs. Return None if none was
+        stored in the last CACHED_S seconds."""
         until, placing = self._found.get((queue, task), (0.0, None))
         return placing if self._clock() < until else None
 
     def put(self, placing: Placing) -> Placing:
-        """Store a task's Placing in the cache, and return it."""
+        """Store a task's Placing, the object that chooses the lanes of jobs, in the cache, and return it."""
         if len(self._found) >= CACHED_MAX:
             self._found.clear()
         self._found[placing.queue, placing.task] = (self._clock() + CACHED_S, placing)

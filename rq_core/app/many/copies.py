@@ -71,8 +71,8 @@ class CopyProducer(ChangeProducer):
         It raises NotCopied if the first copy has ended.
 
         ``queue`` is the job's queue; with None, rq-core finds the queue. The log has ``reason`` and ``by`` with the
-        copy; the default of ``by`` is the name of this client. Raises NotCopied, LogBehind if no mirror runs, and the
-        errors of enqueue.
+        copy; the default of ``by`` is the name of this client. Raises NotCopied, and the errors of enqueue. Raises
+        LogBehind if no mirror runs, the process that writes the audit log.
         """
         run = replay_name(name, args)
         check_name("job", job_id)
@@ -123,7 +123,7 @@ class CopyProducer(ChangeProducer):
 
         ``dry_run=True`` only counts the jobs. ``limit`` is the maximum number of copies. ``progress`` is a function
         that is called after each page with two counts so far: jobs that matched, and jobs that were copied. Raises
-        AuditNotConfigured, and LogBehind if no mirror runs.
+        AuditNotConfigured. Raises LogBehind if no mirror runs, the process that writes the audit log.
         """
         check_filter(which)
         if limit is not None:

@@ -336,8 +336,8 @@ class Copying:
 def wait_for_log(
     client: Client, reader: CopyReader, queue: str, within_s: float | None = None
 ) -> None:
-    """Wait until the mirror has written all events that are in a queue's outbox now to the audit log. Raises
-    LogBehind."""
+    """Wait until the audit log has all events that are in a queue's outbox now. The outbox is the stream in Redis from
+    which the mirror copies events to the log. Raises LogBehind."""
     last = client.run(_last_entry(client.calls, queue))
     until = time.monotonic() + (LOG_WAIT_S if within_s is None else within_s)
     while last is not None and not reader.has_come_to(queue, last):
@@ -389,8 +389,9 @@ def _specs(calls: Operations, queue: str, ids: Sequence[str]) -> Plan[dict[str, 
 
 
 def _last_entry(calls: Operations, queue: str) -> Plan[tuple[int, int] | None]:
-    """Return the epoch and the number of the last event in a queue's outbox, the stream of events that a mirror copies
-    to SQL. Return None if the outbox is empty."""
+    """Return the position of the last event in a queue's outbox, the stream of events that a mirror copies to SQL. The
+    position is the number of the queue's unbroken history (the epoch), and the number of the event. Return None if the
+    outbox is empty."""
     outbox = queue_keys(queue, calls.delivery.prefix)("outbox")
     asked: list[list[Any]] = [["XREVRANGE", outbox, "+", "-", "COUNT", 1]]
     (entries,) = yield from calls.delivery.ask(asked, queue)

@@ -51,8 +51,8 @@ class ForkProducer(CopyProducer):
         true. It raises NotCopied if the first fork has ended.
 
         ``queue`` is the job's queue; with None, rq-core finds the queue. The log has ``reason`` and ``by`` with the
-        copy, and the reason begins with the job and the step. Raises NotCopied, LogBehind if no mirror runs, and the
-        errors of enqueue.
+        copy, and the reason begins with the job and the step. Raises NotCopied, and the errors of enqueue. Raises
+        LogBehind if no mirror runs, the process that writes the audit log.
         """
         run = _fork_name(name, from_step)
         check_name("job", job_id)
