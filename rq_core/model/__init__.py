@@ -1,8 +1,7 @@
-"""The facts that all rooms share: states, events, keys, names and numbers. Also how a job and a scope are written as
-text.
+"""The definitions that all packages of rq-core share: states, events, Redis keys, names and limits, and how a job and a
+scope are written as text.
 
-This room does no I/O and imports only :mod:`rq_core.errors` and :mod:`rq_core.masking`. It does not know how calls
-reach Redis.
+This package does no I/O, sends no calls to Redis, and imports only :mod:`rq_core.errors` and :mod:`rq_core.masking`.
 
 Read ``table.machine`` first, then ``keys``, ``job``, ``limits.scopes`` and ``events``.
 
@@ -18,12 +17,12 @@ Read ``table.machine`` first, then ``keys``, ``job``, ``limits.scopes`` and ``ev
 - ``ids``: ids of jobs, clients and workers.
 - ``unique_names``: names of unique jobs.
 - ``idempotency``: ids that are remembered after their jobs have ended.
-- ``job``: a new job on its way to a queue, and a claimed job on its way to a handler.
+- ``job``: a job that a producer enqueues, and a job that a worker has claimed.
 - ``headers``: a job's headers.
 - ``result_encoding``: the text of a result in Redis: a digest, then JSON.
 - ``outcome``: how a job ended, for its producer.
 - ``job_ends``: finds out from events how jobs ended.
-- ``state_line``: reads and writes state lines.
+- ``state_line``: reads and writes state lines, in which Redis has the states of jobs.
 - ``events``: decodes events, and computes a job's state from its events.
 - ``packed_job``: the form of a job in a row of the table ``rqc_inbox``.
 - ``recurrence``: the times at which a schedule is due.

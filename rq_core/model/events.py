@@ -1,4 +1,5 @@
-"""Decodes entries of the outbox, and folds events: applies them, in order, to a record of a job's state.
+"""Decodes entries of the outbox, the Redis stream of a queue's events. Folds events: applies them, in order, to a
+record of a job's state.
 
 The doctor and the comparisons of Redis with the audit log use this module. The mirror and ``audit verify`` have code of
 their own for the same tables. Tests compare all results, also with the key ``state``. This module does no I/O.
@@ -26,7 +27,9 @@ NUMBER_MAX: Final = 2**53
 
 
 class OutboxId(NamedTuple):
-    """The id of an outbox entry: an epoch, and the entry's number in the epoch. The numbers 0, 1, 2… have no gap."""
+    """The id of an entry of the outbox, the Redis stream of a queue's events. ``epoch`` is an unbroken stretch of the
+    queue's history. ``seq`` is the entry's number in the epoch: 0, 1, 2… without a gap.
+    """
 
     epoch: int
     seq: int

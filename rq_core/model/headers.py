@@ -1,7 +1,7 @@
 """The headers of a job: short texts that a producer sends with the arguments, such as the id of a request.
 
 In the job's JSON, the headers come before the task; a job without headers has no field for them. The digest of the
-job's arguments covers only two headers: that of a fork, and that of a child.
+job's arguments covers only two headers: FORK_HEADER and PARENT_HEADER.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from rq_core.errors import InvalidOption
 HEADERS_BYTES_MAX: Final = 2048
 """Maximum number of bytes of all headers of a job together, as JSON."""
 TRACE_HEADER: Final = "rq-core-trace"
-"""The header that says how the span of a claim is joined to the span that enqueued the job: as a child (``parent``), or
-by a link (``link``). A caller may choose one of these two values. The value ``first`` means that rq-core may make the
-span of the job's first claim a child."""
+"""The header that says how the trace span of a claim is joined to the span that enqueued the job: as its child
+(``parent``), or by a link (``link``). A caller may choose one of these two values. rq-core itself writes ``first``: it
+may then make only the span of the job's first claim a child."""
 FORK_HEADER: Final = "rq-core-fork"
 """The header of a fork. It names the job that the fork copies (:mod:`rq_core.model.durable.forks`)."""
 PARENT_HEADER: Final = "rq-core-parent"
 """The header of a child. It names the child's parent (:mod:`rq_core.model.durable.children`)."""
 
 _CHILD: Final = f'{{"{PARENT_HEADER}":"'
-"""The beginning of the headers of a child without other headers."""
+"""The beginning of the JSON of a job's headers if the first header is PARENT_HEADER, which every child has."""
 _CHILD_LENGTH: Final = len(_CHILD)
 _CHILD_QUOTES: Final = 4
-"""The number of quotes in these headers."""
+"""Number of double quotes in the JSON of a job's headers if PARENT_HEADER is the only one."""
 
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -81,7 +81,7 @@ def read_headers(headers_json: str) -> Mapping[str, str]:
 
 def headers_in_digest(headers_json: str) -> str:
     """Return the part of a job's headers that the digest of the job's arguments covers. Returns an empty text for a job
-    that is no fork and no child.
+    that is neither a fork nor a child.
 
     The header of a fork says with which saved entries the fork's first run begins. The header of a child names the
     parent that waits for the child's end.

@@ -23,7 +23,8 @@ KEY_MAX: Final = 1_000
 WINDOW_MS: Final = 86_400_000
 """Default time for which the id of an idempotency key is remembered after the first call, in ms."""
 SAME: Final = "same"
-"""The outcome in the line of an id that means another job: a call with this id gets the handle of that job."""
+"""The outcome in a line of the key ``results`` if the line's id is an alias: a call that enqueues with this id gets the
+handle of the job that the line names."""
 _ORDER: Final = (
     "job", "at", "fence", "once", "call", "task", "reason", "value", "audit", "until", "bytes",
 )  # fmt: skip
@@ -68,7 +69,7 @@ class ResultLine(NamedTuple):
     fence: str | None
     """Fence of the claim with which the job ended; None if the line has no fence."""
     once_ms: int | None
-    """Unix ms until which another job of this id is a duplicate; None: no other job of this id is a duplicate."""
+    """Unix ms until which an enqueue with this id is a duplicate; None: the id is not remembered."""
     call: str | None
     """The digest of the call that enqueued the job. A further call with this id must have the same digest. None: calls
     are not compared."""
@@ -78,7 +79,7 @@ class ResultLine(NamedTuple):
     value_bytes: int | None = None
     """Bytes of the job's result in the key ``returned``; None: there is no result."""
     missing: str | None = None
-    """One word for the reason why there is no result; None if the line has no such word."""
+    """One word for the reason why there is no result; None: the line gives no reason."""
 
     @property
     def forgotten_ms(self) -> int | None:
@@ -89,14 +90,15 @@ class ResultLine(NamedTuple):
 
     @property
     def met_ms(self) -> int | None:
-        """Unix ms from which on a claim call checks the line. If the id is still remembered then, the call removes only
-        the result; otherwise it removes the whole line. None: the line does not name a time."""
+        """Unix ms from which on a worker's claim call cleans up the line. The call removes only the result if the id is
+        still remembered then, and otherwise the whole line. None: the line does not name a time.
+        """
         return self.until_ms or self.once_ms
 
 
 def load_of(line: str) -> int:
-    """Return the number of bytes that a line adds to the field ``kept_bytes`` of ``meta``.
-    ``lua/include/results/results.lua`` counts in the same way.
+    """Return the number of bytes that a line of ``results`` adds to the queue's counter of kept bytes (the field
+    ``kept_bytes`` of the key ``meta``). ``lua/include/results/results.lua`` counts in the same way.
 
     >>> load_of("succeeded at=5 until=9 bytes=7")
     337

@@ -23,7 +23,9 @@ making the rest of the id."""
 
 
 def epoch_of_fence(fence: str) -> str:
-    """Return the epoch in which a claim was made, from the claim's fence."""
+    """Return the epoch of a claim, from the claim's fence. An epoch is an unbroken stretch of a queue's history in
+    Redis.
+    """
     return fence.partition("-")[0]
 
 
@@ -32,7 +34,7 @@ class JobIds:
 
     After the time in ms, an id has a counter of 12 bits and 62 random bits. The counter begins at 0 in each millisecond
     (RFC 9562, section 6.2, method 1). ``clock`` returns Unix seconds; ``random`` returns a given number of random
-    bytes. Threads may share a generator. A forked child draws its own random bits.
+    bytes. Threads may share a generator. A forked process draws its own random bits.
     """
 
     __slots__ = (

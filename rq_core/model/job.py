@@ -1,4 +1,6 @@
-"""A new job on its way into a queue, and a claimed job on its way to a handler."""
+"""Jobs as calls send them: a new job that a producer enqueues, and a job that a worker has claimed. Also reads and
+writes a job's immutable JSON.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ class Profile:
 
     @cached_property
     def head(self) -> str:
-        """The first fields of a state line, after the state: task, priority and limits. Defaults are left out."""
+        """A part of the job's state line in Redis: its task, priority and limits. Defaults are left out."""
         parts = [f"task={self.task}"]
         if self.priority is not DEFAULT_PRIORITY:
             parts.append(f"priority={self.priority}")
@@ -115,9 +117,10 @@ class NewJob(NamedTuple):
     args_json: str
     delay_ms: int = 0
     lane: str = ""
-    """The lane in which the job waits until its scopes have room (scopes.lane_name); empty: the job has no scopes."""
+    """The lane (the waiting line of jobs with the same priority and scopes) in which the job waits until its caps and
+    rates admit it (scopes.lane_name); empty: the job has no scopes."""
     full: str = ""
-    """The rules for full scopes (lane_assignment.full_rules); empty: the job waits while a scope is full."""
+    """The rules for the case that a cap of the job is full (lane_assignment.full_rules); empty: the job waits."""
     spec_max: int = 0
     """Maximum number of bytes of the job's JSON, arguments included, in the event ``enqueued``. The event omits a
     longer JSON."""
@@ -132,8 +135,8 @@ class NewJob(NamedTuple):
     """The name of a unique job; empty: the job is not unique. ``ties`` says what happens if another job holds the
     name."""
     call: str = ""
-    """``=`` and a digest: a later call with this id must have the same digest. ``=`` alone: calls with this id are not
-    compared. Empty: the id is not remembered."""
+    """How later calls with this id are compared. ``=`` and a digest: a later call must have the same digest. ``=``
+    alone: calls are not compared. Empty: the id is not remembered."""
 
 
 def ties_of(
@@ -149,7 +152,8 @@ def ties_of(
     audit_result: str = DIGEST,
     cost: str = "",
 ) -> str:
-    """Return a job's ties as a JSON object; an empty text without ties. ``lua/enqueue/kinds.lua`` reads the object.
+    """Return a job's ties as a JSON object: its deadline, unique name, remembered id, kept result and costs. Returns an
+    empty text if the job has none of these. ``lua/enqueue/kinds.lua`` reads the object.
 
     Ties are a job's deadline, unique name, remembered id, kept result and costs.
 
@@ -173,8 +177,8 @@ def ties_of(
 
 
 def ties_with_cost(ties: str, costs: str) -> str:
-    """Return a job's ties with its costs added. ``costs`` is the text that ``rq_core.model.limits.costs.costs_text``
-    writes; with an empty text, the ties stay unchanged.
+    """Return a job's ties (the JSON that :func:`ties_of` returns) with the job's costs added. ``costs`` is the text
+    that ``rq_core.model.limits.costs.costs_text`` writes; with an empty text, the ties stay unchanged.
 
     >>> ties_with_cost('{"expires_in":30000}', "tokens:1500")
     '{"expires_in":30000,"cost":"tokens:1500"}'
@@ -185,9 +189,9 @@ def ties_with_cost(ties: str, costs: str) -> str:
 
 
 def ties_with_unclaimed(ties: str) -> str:
-    """Return ``ties`` with the option ``unclaimed`` added. With this option, the job is a duplicate even of an earlier
-    job of its id that left Redis before its first claim. This holds while Redis keeps the outcome of the earlier job.
-    ``ties`` must have a remembered id and a kept result.
+    """Return ``ties`` (the JSON that :func:`ties_of` returns) with the option ``unclaimed`` added. With this option,
+    the job is a duplicate even of an earlier job of its id that left Redis before its first claim. This holds while
+    Redis keeps the outcome of the earlier job. ``ties`` must have a remembered id and a kept result.
 
     >>> ties_with_unclaimed('{"remember":60000,"keep":60000}')
     '{"remember":60000,"keep":60000,"unclaimed":1}'
@@ -241,14 +245,15 @@ class Claim(NamedTuple):
     spec: str
     """The job's immutable JSON."""
     lane: str = ""
-    """The lane in which the job waited; empty if the job has no scopes."""
+    """The lane (the waiting line of jobs with the same priority and scopes) in which the job waited; empty if the job
+    has no scopes."""
     waited_s: float | None = None
     """Seconds for which the job had been ready; None: unknown. The time is known only for the first claim of a job
     without scopes and delay: other claims' answers do not contain the time."""
     base: Base = NO_BASE
     """The failures and losses at the last saved step of a durable job."""
     life: str | None = None
-    """The name of the box with the saved steps of a durable job. None: the job was never claimed before, or has no
+    """The id of the box with the saved steps of a durable job. None: the job was never claimed before, or has no
     box."""
 
 
@@ -261,7 +266,8 @@ class Spec(NamedTuple):
     headers_json: str = ""
     """JSON object of the job's headers; empty: the job has no headers."""
     keeps: str = ""
-    """The part of the kept result that the log keeps, digest or full; empty: the result is not kept."""
+    """The part of the job's result that the audit log keeps: ``digest`` or ``full``. Empty: the result is not kept at
+    all."""
     max_attempts: int | None = DEFAULT_MAX_ATTEMPTS
     """Maximum number of attempts; None: the worker's definition of the task decides."""
     open_losses: bool = False
@@ -284,9 +290,10 @@ _KEEPS: Final = {'{"keep":1,': DIGEST, '{"keep":2,': FULL}
 result that the log keeps."""
 _KEEP, _KEEP_FULL = _KEEPS
 KEEP_TIE: Final = '"keep":'
-"""A text in the ties of every job whose result is kept."""
+"""A text that the ties of a job (the JSON that :func:`ties_of` returns) contain if the job's result is kept."""
 _FULL_TIE: Final = '"audit":"full"'
-"""A text in the ties of a job if the log keeps the whole result, not only the result's digest."""
+"""A text that the ties of a job (the JSON that :func:`ties_of` returns) contain if the audit log keeps the whole
+result, not only the result's digest."""
 
 
 def spec_with_headers(spec: str, headers_json: str) -> str:
@@ -375,8 +382,8 @@ def spec_fault(spec: str, task: str | None, digest: str | None) -> str | None:
 def limits_fault(spec: str, max_attempts: int | None, max_losses: int | None) -> str | None:
     """Return a message if a job's JSON, which must be readable, has other limits than the job; otherwise None.
 
-    A limit is LEFT_OPEN if the worker's definition of the task decides. Of the losses, the JSON says only this. None: a
-    limit of the job is unknown, and is not compared.
+    A limit is LEFT_OPEN if the worker's definition of the task decides it. None: the limit of the job is unknown, and
+    is not compared. The JSON does not contain ``max_losses``, but only whether the task's definition decides it.
     """
     read = read_spec(spec)
     if (attempts := _in_redis(read.max_attempts)) != (max_attempts or attempts):

@@ -90,8 +90,8 @@ class Lives:
     """The record of each job in the added events, by id; also of jobs that have left Redis."""
     ends: dict[str, End] = field(default_factory=dict)
     began: dict[str, OutboxId] = field(default_factory=dict)
-    """For each id, the entry with which the last job with this id began. An id is left out if a later entry is
-    missing."""
+    """The entry with which the last job of each id began, by id. An id is left out if this entry may be missing from
+    the log."""
 
     def add(self, entry: Entry, event: JobEvent) -> None:
         """Apply the next event of a job to its record. If the event is the job's end, store the end. If the event

@@ -114,7 +114,7 @@ priority."""
 
 CHANNEL: Final = "ended"
 """The channel on which scripts publish the ids of the queue's jobs that have ended. The channel's full name begins with
-the queue's tag, as the names of keys do."""
+the prefix and the queue, as the names of keys do."""
 
 KEY_TYPES: Final = {key.name: key.type for key in KEYS}
 
@@ -125,8 +125,9 @@ def is_name(name: object) -> bool:
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return ``name`` if it is valid. Raises InvalidName otherwise. The error calls the named thing by the word
-    ``kind``, such as queue or job."""
+    """Return ``name`` if it is valid. Raises InvalidName otherwise. ``kind`` is what the name is for, such as queue or
+    job; the error's message contains it.
+    """
     # Callers that no type checker has seen pass None and numbers, too.
     if not is_name(name):
         raise InvalidName(kind=kind, name=name)
@@ -166,11 +167,12 @@ def queue_keys(queue: str, prefix: str = DEFAULT_PREFIX) -> QueueKeys:
 
 
 def inbox_key(prefix: str = DEFAULT_PREFIX) -> str:
-    """Return the key of the list whose tokens wake a relay. A producer pushes a token after it has inserted rows into
-    an inbox."""
+    """Return the key of the Redis list whose tokens wake a relay, the process that enqueues the jobs of an inbox. A
+    producer pushes a token after it has inserted rows into the inbox (a table in its own database).
+    """
     return f"{check_name('prefix', prefix)}:inbox"
 
 
 def queues_key(prefix: str = DEFAULT_PREFIX) -> str:
-    """Return the key of the set that lists a prefix's queues."""
+    """Return the key of the Redis set with the names of all queues under a prefix."""
     return f"{check_name('prefix', prefix)}:queues"

@@ -150,9 +150,9 @@ class Replaced(Outcome[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Gone(Outcome[T_co]):
-    """Redis does not have the job, and neither Redis nor the audit database knows how the job ended."""
+    """Redis does not have the job, and neither Redis nor the audit database has a record of how the job ended."""
 
     @property
     def value(self) -> T_co:
-        """Raise JobGone: neither Redis nor the log knows the result."""
+        """Raise JobGone: neither Redis nor the log has the result."""
         raise errors.JobGone(id=self.id)

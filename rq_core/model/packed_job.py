@@ -1,9 +1,10 @@
-"""The form of a job in a row of the table ``rqc_inbox``. A producer inserts the row, and a relay reads it.
+"""The form of a job in a row of the table ``rqc_inbox``. A producer inserts the row into its own database, and a relay,
+a process of rq-core, reads the row and enqueues the job.
 
 The columns ``queue``, ``job_id``, ``task`` and ``args`` are the job's; ``args`` is a JSON object without line breaks.
-The column ``packed`` has everything else that the producer decided, so that the relay needs neither the task's code nor
-its policy. It is a JSON object of the fields below; a field that has its default is left out. A row that other code
-inserted has no ``packed``.
+The column ``packed`` has all other options of the job, so that the relay does not need the task's code. It is a JSON
+object of the fields below. Fields with their default values are left out. A row that was inserted without rq-core has
+no ``packed``.
 
 ============  =============================================================================
 priority      the priority's name
@@ -55,10 +56,11 @@ _FULL: Final = re.compile(rf"discard\|{SCOPE_PATTERN}(?:\|[0-9]{{1,7}})?")
 _CALL: Final = re.compile(r"=(?:[0-9a-f]{32})?")
 _WORD: Final = re.compile(rf"\S{{1,{WORD_LENGTH_MAX}}}")
 _WORDS: Final = {"unique": ("keep", "replace"), "audit": (FULL,)}
-"""The ties whose values are words, each with the words that are valid in a row. ``reject`` is not valid in a row: when
-the relay enqueues the job, no producer waits for the error."""
+"""The ties (options in a job's field ``ties``) whose values are words, each with the words that are valid in a row.
+``reject`` is not valid in a row: when the relay enqueues the job, no producer waits for the error."""
 _TRAITS: Final = {field.line: field.kind for field in GIVEN}
-"""The ties that are traits of the job, each with its kind. (A trait is a field of the event ``enqueued``.)"""
+"""The ties (options in a job's field ``ties``) that the event ``enqueued`` records as fields, each with its kind:
+number or text."""
 _TIES: Final = (
     "expires_in", "expires_at", "window", "after", "most", "remember", "cost", *_TRAITS, *_WORDS,
 )  # fmt: skip

@@ -111,11 +111,11 @@ class AuditQuestions(Protocol):
     def history(
         self, job_id: str, queue: str, /, before: tuple[int, int, int] | None = None
     ) -> dict[str, Any]:
-        """Return a document with the last ``events`` of a job, oldest first. ``before`` is a place (epoch, seq,
-        ordinal); if it is given, only events before this place are returned.
+        """Return a document with the last ``events`` of a job, oldest first. ``before`` is the position (epoch, seq,
+        ordinal) of an event in the log; only earlier events are returned.
 
-        ``older`` and ``newer`` say whether the log has events before and after these. ``notes`` say what is missing.
-        For an unknown job, ``events`` is empty.
+        ``older`` and ``newer`` say whether the log has events before and after the returned events. ``notes`` say what
+        is missing. For an unknown job, ``events`` is empty.
         """
         ...
 
@@ -145,9 +145,11 @@ class AuditQuestions(Protocol):
         before: tuple[int, int, int] | None = None,
         after: tuple[int, int, int] | None = None,
     ) -> dict[str, Any]:
-        """Return a document with at most ``lines`` ``events`` of a queue, oldest first: the last ones. With ``before``,
-        a place (epoch, seq, ordinal), they are the last events before this place. With ``after``, they are the first
-        events after this place. ``older`` and ``newer`` say whether the log has events before and after these."""
+        """Return a document with at most ``lines`` ``events`` of a queue, oldest first: the last ones. ``before`` and
+        ``after`` are positions (epoch, seq, ordinal) in the log. With ``before``, the last events before this position
+        are returned. With ``after``, the first events after this position are returned. ``older`` and ``newer`` say
+        whether the log has events before and after the returned events.
+        """
         ...
 
     def ended(
@@ -169,8 +171,8 @@ class AuditQuestions(Protocol):
         first.
 
         ``looked`` is the number of claims that were read. ``next`` is the value of ``after`` for the next page; None:
-        there is no further page. Its first part is a time (Unix ms); all claims that ended after this time were read. A
-        condition that is an empty text excludes no claim. To list successes, a queue must be given.
+        there is no further page. The first part of ``next`` is a time (Unix ms); all claims that ended after this time
+        were read. A condition that is an empty text excludes no claim. To list successes, a queue must be given.
         """
         ...
 

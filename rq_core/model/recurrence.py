@@ -2,8 +2,9 @@
 clock and does no I/O.
 
 The *instants* of a schedule (Unix ms) are the times that its cron expression names. With an interval, they are the
-multiples of ``every`` since the Unix epoch, plus a phase. A schedule is *due* at an instant plus a part of ``spread``.
-The phase and this part follow from the schedule's name, so they are the same on every worker and after a restart.
+multiples of ``every`` since the Unix epoch, plus a phase. A schedule is *due* at an instant plus a delay shorter than
+``spread``. The phase and the delay are computed from the schedule's name, so they are the same on every worker and
+after a restart.
 
 When daylight saving time begins, wall clocks skip some times (a gap). When it ends, they show some times twice. An
 instant whose wall time is in a gap fires at the end of the gap. An instant whose wall time comes twice fires the first
@@ -59,7 +60,7 @@ EVERY_S_MIN: Final = 1.0
 SPREAD_S_MIN: Final = 0.001
 """Shortest spread, in seconds."""
 SKIP_GRACE_MS: Final = 60_000
-"""The grace, in ms, of ``catch_up="skip"`` if no other grace is given."""
+"""The default grace of ``catch_up="skip"``, in ms: an instant that is later than this is not run."""
 PASSED_MAX: Final = 10_000
 """Maximum number of passed instants that are counted one by one."""
 INSTANT_MAX: Final = 10**13 - 1

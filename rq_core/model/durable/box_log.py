@@ -1,4 +1,6 @@
-"""Computes the boxes of durable jobs from the log: their entries and their signals."""
+"""Computes the boxes of durable jobs from the log. A box is what Redis keeps of a job's steps: its entries and its
+signals.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ from rq_core.model.unique_names import digest_of
 BOX_EVENTS: Final = frozenset(
     {Event.STEP_BEGUN, Event.STEP_SAVED, Event.SIGNALLED, Event.SIGNAL_LOST}
 )
-"""The events about boxes."""
+"""The types of events that change the box (the saved steps and signals) of a durable job."""
 
 
 Distrust = Callable[[Mapping[str, bool]], Mapping[str, str]]
-"""A function that says which events of the log a repair must not use, because the log was changed. It returns the ids
-of the jobs whose box events must not be used, each with the reason. The argument has the ids of the jobs to check. The
-value of a job is True if a repair would also remove members of the job's box, because the log does not have these
-members."""
+"""A function that checks the log's events about jobs' boxes (saved steps and signals) before a repair uses them. It
+returns the ids of the jobs whose events must not be used, because the log was changed, each with the reason. The
+argument has the ids of the jobs to check. The value of a job is True if the repair would also remove members of the
+job's box, because the log does not have these members."""
 
 
 def no_distrust(_: Mapping[str, bool]) -> Mapping[str, str]:
@@ -31,15 +33,17 @@ def no_distrust(_: Mapping[str, bool]) -> Mapping[str, str]:
 
 
 class LoggedSignal(NamedTuple):
-    """A signal, as its event in the log describes it."""
+    """A signal (a value that was sent to a durable job), as its event in the log describes it."""
 
     at_ms: int
     facts: Mapping[str, Any]
     """The event's fields by name."""
 
     def text(self, *, is_taken: bool) -> str | None:
-        """Return the text of the signal in its box. The text of a signal that no wait has taken contains the signal's
-        value. If the log lacks this value, return None."""
+        """Return the text with which Redis keeps the signal in the job's box. The text contains the signal's value only
+        while no wait has taken the signal (``is_taken`` False). Return None if the log lacks a value that the text must
+        contain.
+        """
         facts, value = self.facts, self.facts.get("value")
         if is_taken:
             return signal_text(facts["name"], self.at_ms, facts["digest"], facts.get("key"))
@@ -62,7 +66,9 @@ class LoggedSignal(NamedTuple):
 
 @dataclass
 class LoggedBox:
-    """A box, computed from the events of a log. The log may begin later than the box."""
+    """The box of a durable job (its saved steps and signals), computed from the events of a log. The log may begin
+    later than the box.
+    """
 
     steps: dict[int, StepEntry] = field(default_factory=dict)
     """The entries by number, each as the last event about the entry describes it. The value of an entry is missing
@@ -80,8 +86,9 @@ class LoggedBox:
     """The reason why an audit database may lack events about the box. None: the database has all of them, or no audit
     database was read."""
     also: dict[str, set[str]] = field(default_factory=dict)
-    """First lines that the doctor also accepts for a member of the box, by the member's name without the box's id
-    (life). A restore may have written these lines: it also puts back what forgotten events had written."""
+    """Other texts that the doctor accepts as the first line of a member of the box, by the member's name without the
+    box's id (life). A restore may have written them, because it also puts back the effects of events that Redis had
+    forgotten."""
     perhaps_taken: set[int] = field(default_factory=set)
     """The numbers of the signals that may lack their value in the box: a wait may have taken the signal, or the signal
     may be lost. ``allow`` collects the numbers."""
@@ -114,8 +121,9 @@ class LoggedBox:
         self.sizes[number] = facts.get("bytes")
 
     def allow(self, event: Event | str, at_ms: int, facts: Mapping[str, Any]) -> None:
-        """Add to ``also`` the first lines that this event allows. If Redis had forgotten events about the box, a
-        restore may have written these lines."""
+        """Note what a restore may have written to the box for this event, if Redis had forgotten the event. Lines are
+        added to ``also``, and signals to ``perhaps_taken``.
+        """
         if event == Event.SIGNALLED:
             signal = LoggedSignal(at_ms, facts)
             heads = {str(signal.text(is_taken=True)), signal.text_of_lost()}
@@ -135,7 +143,9 @@ class LoggedBox:
 
 
 def step_of(event: Event | str, at_ms: int, facts: Mapping[str, Any]) -> StepEntry:
-    """Return the entry that an event ``step_begun`` or ``step_saved`` writes, without the entry's value."""
+    """Return the entry of a job's box that an event ``step_begun`` or ``step_saved`` describes, without the entry's
+    value.
+    """
     is_saved = event == Event.STEP_SAVED
     # A forger may have written any kind into SQL.
     is_wait = not is_saved and facts.get("kind") in ("wait", "sleep")

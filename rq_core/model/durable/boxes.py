@@ -33,30 +33,31 @@ from typing import Final, NamedTuple
 
 LIFE_PATTERN: Final = r"[0-9a-f]{16}"
 NAME_PATTERN: Final = r"[A-Za-z0-9_.:=#%-]{1,64}"
-"""The pattern of an entry's name. The name is the step's own name, ``NAME#2``, or ``NAME=KEY`` with a percent-encoded
-key."""
+"""The pattern of the name of an entry in a durable job's box. It is the name of the step, ``NAME#2`` for the second
+step with this name, or ``NAME=KEY`` for a step with a key (percent-encoded)."""
 ENTRIES_MAX: Final = 10_000
-"""Maximum number of entries of a job."""
+"""Maximum number of entries (steps, waits and sleeps) in the box of a durable job."""
 OWN_PREFIX: Final = "rq_core."
-"""The beginning of the names of rq-core's own entries."""
+"""The prefix of the names of entries that rq-core itself writes into a job's box. Users must not name a step so."""
 LIFE_ENTRY: Final = f"{OWN_PREFIX}life"
 """The name of an entry that a worker writes if it needs the id of the job's box (its life) before the first step. The
 entry is begun and never saved."""
 MAP_PREFIX: Final = "map:"
-"""The beginning of the name of the entry that enqueues the children of a job."""
+"""The prefix of the name of the entry, in a parent's box, that records the enqueue of the children of a ``map`` or
+``run``."""
 UNDO_PREFIX: Final = "undo:"
-"""The beginning of the name of the entry for the undo of a step."""
+"""The prefix of the name of the entry that records the undo of a step."""
 
 SIGNAL_PATTERN: Final = r"(?![0-9]+\Z)[A-Za-z0-9_.:-]{1,58}"
-"""The pattern of the name of a signal, a wait or a sleep. The entry of a wait has the name of the wait. A second entry
-of this name gets ``#2`` at its end, a third ``#3``, and so on. A name of digits only would be the number of a signal in
-the box."""
+"""The pattern of the name of a signal, a wait or a sleep. A name must not consist of digits only, because a box uses
+these names for the numbers of signals. (A name may have 58 characters at most: if a wait is repeated, its entry gets
+``#2``, ``#3``… at the end.)"""
 KEY_PATTERN: Final = r"[A-Za-z0-9_.:-]{1,128}"
 """The pattern of the key of a signal."""
 SIGNALS_MAX: Final = 10_000
 """Maximum number of signals that a job may receive."""
 WAITS_MAX: Final = 64
-"""Maximum number of entries (waits and sleeps) for which a parked job waits."""
+"""Maximum number of waits and sleeps at which a parked job may wait at the same time."""
 OVER: Final = "over"
 """The text in the field ``note`` of a wait or a sleep that ended because its time was over before a signal came."""
 
@@ -97,7 +98,7 @@ class StepEntry(NamedTuple):
     until_ms: int | None = None
     """Unix ms at which the wait or sleep ends. None: it has no end, or the entry is not a wait or a sleep."""
     message: int | None = None
-    """The number of the signal that a wait has taken."""
+    """The number of the signal that a wait has taken; None: the entry is not a wait that took a signal."""
 
     @property
     def is_in_doubt(self) -> bool:
@@ -115,7 +116,7 @@ class Signal(NamedTuple):
     """Unix ms at which the signal came. None: Redis had lost the signal after a wait had taken it, and a worker put the
     signal back."""
     key: str | None
-    """The key with which the sender may repeat the signal; None: the signal has no key."""
+    """The key by which Redis recognizes a repeated signal; None: the sender gave no key."""
     value: str | None
     """The signal's value, as JSON. None: a wait has taken the signal."""
     digest: str | None = None
@@ -132,7 +133,7 @@ def new_life() -> str:
 
 
 def read_header(text: str) -> BoxHeader:
-    """Parse the header of a box. Raises ValueError if the text is not a header."""
+    """Parse the header of a box (the saved steps of a durable job). Raises ValueError if the text is not a header."""
     found = _HEADER.fullmatch(text)
     if found is None:
         raise ValueError(f"the header of the box reads {text!r}")
@@ -140,7 +141,9 @@ def read_header(text: str) -> BoxHeader:
 
 
 def header_in(text: str | None) -> BoxHeader | None:
-    """Parse the header of a box. Returns None if the text is missing or not a header."""
+    """Parse the header of a box (the saved steps of a durable job). Returns None if the text is missing or not a
+    header.
+    """
     try:
         return read_header(text or "")
     except ValueError:
@@ -148,13 +151,15 @@ def header_in(text: str | None) -> BoxHeader | None:
 
 
 def write_header(job_id: str, entries: int, size: int, signals: int = 0) -> str:
-    """Return the text of a box's header, in the form that scripts write."""
+    """Return the text of the header of a box (the saved steps of a durable job), in the form that Lua scripts write."""
     mail = f" mail={signals}" if signals else ""
     return f"job={job_id} entries={entries} bytes={size}{mail}"
 
 
 def life_of(member: str) -> str:
-    """Return the id (life) of the box that has this member of the key ``boxes``."""
+    """Return the id (life) of the box to which a field of the Redis hash ``boxes`` belongs. ``member`` is the field's
+    name, which begins with the id.
+    """
     return _LIFE.match(member)[0]  # type: ignore[index]
 
 
@@ -171,12 +176,14 @@ def reserved_prefix(name: str) -> str | None:
 
 
 def signal_of(entry: str) -> str:
-    """Return the name of the signals that a wait takes. ``entry`` is the name of the wait's entry."""
+    """Return the name of the signals that a wait takes. ``entry`` is the name of the wait's entry, such as
+    ``approval#2``.
+    """
     return entry.partition("#")[0]
 
 
 def read_signal(text: str) -> Signal:
-    """Parse a signal of a box. Raises ValueError if the text is not a signal."""
+    """Parse a signal, as the box of a durable job has it. Raises ValueError if the text is not a signal."""
     line, waits, value = text.partition("\n")
     found = _SIGNAL.fullmatch(line)
     if found is None:
@@ -188,8 +195,8 @@ def read_signal(text: str) -> Signal:
 def signal_text(
     name: str, at_ms: int, digest: str, key: str | None = None, value: str | None = None
 ) -> str:
-    """Return the text of a signal, in the form that scripts write. ``value`` is the signal's value as JSON; None if a
-    wait has taken the signal.
+    """Return the text of a signal, in the form that Lua scripts write it into a job's box. ``value`` is the signal's
+    value as JSON; None if a wait has taken the signal.
 
     >>> signal_text("approval", 5, "70c5", "webhook-9")
     'approval at=5 digest=70c5 key=webhook-9'
@@ -222,7 +229,8 @@ def members_of_signals(signals: Mapping[int, str]) -> dict[str, str]:
 
 
 def entry_text(entry: StepEntry) -> str:
-    """Return the text of an entry, in the form that scripts write.
+    """Return the text of an entry of a box (a step, a wait or a sleep of a durable job), in the form that Lua scripts
+    write.
 
     >>> entry_text(StepEntry("charge", True, 5, "1-2", "too_large"))
     'charge saved at=5 fence=1-2 digest=too_large'
@@ -239,7 +247,9 @@ def entry_text(entry: StepEntry) -> str:
 
 
 def entry_in(text: str | None) -> StepEntry | None:
-    """Parse an entry of a box. Returns None if the text is missing or not an entry."""
+    """Parse an entry of a box (a step, a wait or a sleep of a durable job). Returns None if the text is missing or not
+    an entry.
+    """
     try:
         return read_entry(text or "")
     except ValueError:
@@ -247,7 +257,7 @@ def entry_in(text: str | None) -> StepEntry | None:
 
 
 def signal_in(text: str | None) -> Signal | None:
-    """Parse a signal of a box. Returns None if the text is missing or not a signal."""
+    """Parse a signal, as the box of a durable job has it. Returns None if the text is missing or not a signal."""
     try:
         return read_signal(text or "")
     except ValueError:
@@ -255,7 +265,9 @@ def signal_in(text: str | None) -> Signal | None:
 
 
 def read_entry(text: str) -> StepEntry:
-    """Parse an entry of a box. Raises ValueError if the text is not an entry."""
+    """Parse an entry of a box (a step, a wait or a sleep of a durable job). Raises ValueError if the text is not an
+    entry.
+    """
     line, is_there, value = text.partition("\n")
     found = _ENTRY.fullmatch(line)
     if found is None:
@@ -288,4 +300,4 @@ class KnownBox(NamedTuple):
 
 
 NOTHING_KNOWN: Final = KnownBox()
-"""The value for a run without entries: Redis need not have any entry."""
+"""The value for a run that requires no entries in Redis."""

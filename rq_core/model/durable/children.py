@@ -43,11 +43,12 @@ class Parent(NamedTuple):
     child: str = ""
     """Id of the child."""
     life: str = ""
-    """The name of the parent's box. A signal to a job with another box is refused."""
+    """The id of the parent's box (its saved steps). Redis refuses the signal if the job with the parent's id has
+    another box."""
 
 
 class Child(NamedTuple):
-    """A child, as the entries of its parent describe it."""
+    """A child, as the saved entries of its parent's box describe it."""
 
     map: str
     """Name of the ``map`` or ``run`` that has enqueued the child."""
@@ -72,8 +73,9 @@ def child_id(life: str, launch: str, index: int) -> str:
 
 
 def child_wait(number: int, index: int) -> str:
-    """Return the name of a parent's wait for a child. ``number`` is the number of the entry that enqueues the children,
-    and ``index`` the child's position, from 0."""
+    """Return the name of a parent's wait for a child. ``number`` is the number of the entry, in the parent's box, that
+    records the enqueue of the children. ``index`` is the child's position, from 0.
+    """
     return f"{CHILD_PREFIX}{number}.{index}"
 
 
@@ -177,7 +179,7 @@ def join_name(launch: str) -> str:
 def parent_header(queue: str, job_id: str, wait: str, life: str, launch: str) -> str:
     """Return the value of the header that names a child's parent.
 
-    ``life`` is the name of the parent's box, and ``launch`` the name of the ``map`` or ``run`` that enqueues the child.
+    ``life`` is the id of the parent's box, and ``launch`` the name of the ``map`` or ``run`` that enqueues the child.
     """
     return f"{wait} {queue} {job_id} {life} {launch}"
 
@@ -186,7 +188,7 @@ def parent_of(headers: Mapping[str, str], child: str) -> Parent | None:
     """Return the parent that waits for the job ``child`` with these headers; None if no parent waits for the job.
 
     Any producer can write the header that names a parent. So this function checks that ``child`` is the id of the child
-    that the header describes. Redis compares the box when it gets the signal about the child's end.
+    that the header describes. Redis checks the id of the parent's box when it gets the signal about the child's end.
     """
     parts = headers.get(PARENT_HEADER, "").split(" ")
     if len(parts) != 5 or not all(parts):

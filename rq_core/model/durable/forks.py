@@ -55,7 +55,7 @@ def origin_header(origin: ForkOrigin) -> str:
 def origin_of(headers: Mapping[str, str]) -> ForkOrigin | None:
     """Return the origin of a job with these headers; None if no header names an origin.
 
-    Any producer can write this header.
+    Any producer can write this header, so it may name any job.
     """
     found = _HEADER.fullmatch(headers.get(FORK_HEADER, ""))
     if found is None or not is_name(found[4]):
@@ -65,8 +65,9 @@ def origin_of(headers: Mapping[str, str]) -> ForkOrigin | None:
 
 
 def entry_number(entries: Mapping[int, StepEntry], step: str) -> int | None:
-    """Return the number of the entry of a step, a wait, a sleep, a ``map`` or a ``run``. Returns None if there is no
-    such entry."""
+    """Return the number of the entry of a step, a wait, a sleep, a ``map`` or a ``run``. Returns None if ``entries``
+    lacks this name, and for rq-core's own entries.
+    """
     numbers = {entry.name: number for number, entry in entries.items()}
     return (
         None if step.startswith(OWN_PREFIX) else numbers.get(step, numbers.get(MAP_PREFIX + step))
@@ -74,8 +75,9 @@ def entry_number(entries: Mapping[int, StepEntry], step: str) -> int | None:
 
 
 def steps_in(entries: Iterable[StepEntry]) -> list[str]:
-    """Return the names of the entries, in the form that ``entry_number`` takes. The entries of single children and
-    rq-core's own entries are left out."""
+    """Return the names of a job's steps, waits, sleeps, maps and runs, as ``entry_number`` takes them. The entries of
+    single children and rq-core's own entries are left out.
+    """
     found = list(entries)
     maps = tuple(
         f"{e.name.removeprefix(MAP_PREFIX)}=" for e in found if e.name.startswith(MAP_PREFIX)
@@ -89,7 +91,8 @@ def steps_in(entries: Iterable[StepEntry]) -> list[str]:
 
 def open_maps(entries: Mapping[int, StepEntry], life: str, before: int) -> list[str]:
     """Return the names of the maps that a job had begun but not finished before the entry with the number ``before``.
-    The children of such a map were not enqueued yet, or the job still waited for some of them."""
+    The children of these maps were not enqueued yet, or the job still waited for some children.
+    """
     found = [entry for number, entry in sorted(entries.items()) if number < before]
     names = {child.map: None for child in children_in(life, found) if not child.is_over}
     begun = (e.name for e in found if e.name.startswith(MAP_PREFIX) and not e.is_saved)
@@ -129,8 +132,8 @@ def box_in_log(events: Iterable[Any], life: str | None = None) -> tuple[str, Log
     """Return the id and the content of a job's box, computed from the job's events in the log. ``events`` begin with
     the oldest one. With ``life`` None, return the last box of the job. Returns None if the log has no such box.
 
-    Events that Redis has forgotten also count, because their steps have happened. If a later event or an event that
-    Redis still has is about the same entry, that event decides.
+    Events that Redis has forgotten also count, because their steps have run. If several events are about one entry, the
+    last event that Redis still has decides, or else the last forgotten event.
     """
     found: dict[str, LoggedBox] = {}
     for event in sorted(events, key=lambda each: not each.orphaned):
@@ -144,8 +147,9 @@ def box_in_log(events: Iterable[Any], life: str | None = None) -> tuple[str, Log
 
 
 def without_value(box: LoggedBox, before: int) -> list[str]:
-    """Return the names of the entries that a fork cannot copy, because the log lacks the entry's value. Only entries
-    with a number below ``before`` are checked."""
+    """Return the names of the entries that a fork cannot copy, because the log lacks their values. Only entries with a
+    number below ``before`` are checked.
+    """
     return [
         entry.name
         for number, entry in sorted(box.steps.items())

@@ -32,7 +32,9 @@ _BASE: Final = re.compile(r"(\d+)/(\d+)")
 
 
 def read_base(text: str | None) -> Base:
-    """Parse the field ``base`` of a state line. Returns 0/0 if the field is missing or damaged."""
+    """Parse the field ``base`` of a job's state line in Redis: the failures and losses at the last saved step. Returns
+    0/0 if the field is missing or damaged.
+    """
     found = _BASE.fullmatch(text or "")
     return NO_BASE if found is None else Base(int(found[1]), int(found[2]))
 

@@ -1,4 +1,4 @@
-"""The questions that a replay asks an audit log about jobs that died, in order to enqueue copies of these jobs.
+"""The interface through which a replay reads an audit log. A replay enqueues copies of jobs that died.
 
 The package that keeps the log implements :class:`CopyReader`. :func:`rq_core.model.plugins.copies_opener` finds its
 entry point.
@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 from rq_core.model.filters.job_filter import Filter
 
 After = tuple[int, str, str, str]
-"""The place after which a page begins: the time at which a claim ended (Unix ms), and the claim's job, fence and
-queue."""
+"""A position in the pages of died jobs: the page begins after this claim. It has the time at which the claim ended
+(Unix ms), and the claim's job, fence and queue."""
 
 
 class DiedJobs(NamedTuple):
@@ -24,7 +24,7 @@ class DiedJobs(NamedTuple):
     """The jobs among ``ids`` whose last claim is on this page. The last claim of any other job is on another page, or
     does not match the filter."""
     next: After | None
-    """The place after which the next page begins; None: there are no more jobs."""
+    """The position to pass for the next page; None: there are no more jobs."""
 
 
 class CopyReader(Protocol):
@@ -34,7 +34,7 @@ class CopyReader(Protocol):
         """Return a page of the jobs that died at the end of a claim, newest death first. Jobs that became alive again
         after their death are left out.
 
-        ``which`` may have the terms queue, task, error, worker, scope and between. The page begins after the place
+        ``which`` may have the terms queue, task, error, worker, scope and between. The page begins after the position
         ``after``; None: with the newest death. A page may be empty although further pages follow.
         """
         ...

@@ -1,4 +1,4 @@
-"""The class Filter, which selects jobs of one queue for a change of many jobs.
+"""The class Filter, which selects jobs of one queue, such as the jobs to cancel or requeue.
 
 A filter also has a text form, which :meth:`Filter.parse` reads: ``queue:mail task:send state:dead error:Timeout
 since:"2026-11-21 10:00"``.
@@ -43,18 +43,20 @@ Between = tuple[datetime | None, datetime | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """A condition on the jobs of one queue, for changes of many jobs. A job matches if it meets all terms.
+    """A condition that selects jobs of one queue, such as the jobs to cancel or requeue. A job matches if it meets all
+    terms.
 
     - ``queue``: the queue of the jobs.
     - ``task``: the name of the jobs' task.
     - ``states``: the states, such as ("ready", "scheduled"). If empty, all states in which the change is possible.
     - ``priority``: the name of the jobs' priority.
-    - ``lane``: the name of the jobs' lane, such as "2+task=send"; "" is for jobs without scopes.
+    - ``lane``: the name of the jobs' lane (their priority's number and their scopes), such as "2+task=send"; "" is for
+      jobs without scopes.
     - ``scope``: a scope of the jobs, such as "tenant=acme".
     - ``worker``: the worker that runs the jobs.
     - ``older``: the jobs have been in their state for at least this time, in seconds or a timedelta.
     - ``due``: the jobs are scheduled, and become ready within this time, in seconds or a timedelta.
-    - ``failed``: the least number of failed attempts.
+    - ``failed``: the jobs have failed at least this number of times.
     - ``error``: the type of the error that dead jobs died of, such as "TimeoutError".
     - ``between``: two datetimes with a time zone, (first, last); the jobs came into their state at ``first`` or later,
       and before ``last``. None in place of a datetime sets no bound. In a replay, the times are those at which the

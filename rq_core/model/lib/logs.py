@@ -1,6 +1,6 @@
 """Formatters of log lines, as text for people or as JSON for programs.
 
-Each line is one event, with its facts as fields.
+Each line is one event, with its details as fields.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from rq_core.errors import InvalidOption
 from rq_core.model.lib.text import excerpt, printable
 
 TEXT_MAX: Final = 20_000
-"""Maximum number of characters of a message with its traceback in a log line. The same limit holds for each fact in the
-line."""
+"""Maximum number of characters of a message with its traceback in a log line. The same limit holds for each extra field
+of the line."""
 FORMATS: Final = ("text", "json")
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
     "message",

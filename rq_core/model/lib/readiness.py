@@ -5,6 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 READY_VARIABLE: Final = "RQ_CORE_READY_FD"
-"""The environment variable with the number of a file descriptor. A process beside the workers writes READY to this
-descriptor when it is ready. It writes AWAY before it ends because its database does not answer."""
+"""The environment variable with the number of a file descriptor. A mirror or relay writes READY to this descriptor when
+it is ready. It writes AWAY before it exits because its database does not answer."""
 READY, AWAY = b"1", b"0"

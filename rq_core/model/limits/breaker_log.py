@@ -1,4 +1,5 @@
-"""Computes from the log whether each breaker's scope is open or paused, for ``doctor``. This module does no I/O.
+"""Computes from the log whether each breaker's scope is open or paused. A breaker pauses a scope (a group of jobs)
+after too many failures. The doctor compares the result with Redis. This module does no I/O.
 
 The state of a scope is unknown if the log lacks events that may concern the scope, or if the scope's limit was changed.
 A pause makes the state known again. If an operator ends a pause, the state is also known, unless a restore may have
@@ -24,15 +25,17 @@ _GIVEN_UP: Final = "unknown_"
 
 @dataclass
 class LoggedScope:
-    """A breaker's scope, computed from the log. A scope without ``until_ms`` is open."""
+    """The state of one scope of a breaker, computed from the log. A breaker pauses a scope (a group of jobs) after too
+    many failures. A scope without ``until_ms`` is open.
+    """
 
     until_ms: int | None = None
     by: str | None = None
     probe: str | None = None
     failed: list[int] = field(default_factory=list)
     is_sure: bool = True
-    """False if the scope's state was unknown before its pause. Its probe may then be a job that the log does
-    not show."""
+    """False if the scope's state was unknown before its pause. The probe (the one job that may run after the pause) may
+    then be a job that the log does not show."""
 
     def entry(self, at_ms: int, since_ms: int) -> BreakerEntry | None:
         """Return the scope's entry in the key ``rates``, as written at ``at_ms``. The entry of an open scope has the
@@ -45,7 +48,9 @@ class LoggedScope:
 
 
 class LoggedBreakers:
-    """The scopes of breakers after the events that were added so far."""
+    """The states of all breakers' scopes after the events that were added so far. A breaker pauses a scope (a group of
+    jobs) after too many failures.
+    """
 
     def __init__(self, *, may_be_restored: bool = False) -> None:
         """Begin without events.
@@ -79,8 +84,9 @@ class LoggedBreakers:
         return known
 
     def note(self, entry: Entry, lane_scopes: Callable[[str], Iterable[str] | None]) -> None:
-        """Apply an entry of the log. ``lane_scopes`` takes a job's id and returns the scopes in the job's lane; None
-        if the lane is unknown."""
+        """Apply an entry of the log. ``lane_scopes`` takes a job's id and returns the scopes of the job; None if they
+        are unknown.
+        """
         if entry.at_ms < self._at_ms or entry.event is Event.EPOCH_STARTED:
             self.forget()
             is_new = entry.data.get("reason") == "created" and not self._at_ms

@@ -22,9 +22,10 @@ FAILED_MAX: Final = 1_000
 """The greatest number of failures that a breaker's limit may have; ``lua/include/caps/breakers.lua`` has the same
 number."""
 LOOK_MS: Final = 5_000
-"""Ms after which a claim checks again whether the probe of a scope still runs."""
+"""Ms after which a worker's claim checks again whether the probe of a scope (the one job that may run after a pause)
+still runs."""
 KEPT_MS: Final = 86_400_000
-"""Ms for which a scope waits for a probe after its pause. After that, the scope is open again."""
+"""Ms for which a scope waits after its pause for a successful job (a probe). Then the scope is open again."""
 
 
 class BreakerEntry(NamedTuple):
@@ -35,7 +36,7 @@ class BreakerEntry(NamedTuple):
     until_ms: int | None = None
     """Unix ms until which the scope is paused; None: the scope is open."""
     probe: str | None = None
-    """The id of the job that is the probe."""
+    """The id of the probe, the one job that may run after the pause; None: no job is the probe now."""
     failed: tuple[int, ...] = ()
     """Times of the failures in an open scope (Unix ms); empty for a paused scope."""
     by: str | None = None

@@ -1,4 +1,4 @@
-"""Limits: the number of jobs that a scope admits, and the two ways to write a limit.
+"""Limits: the number of jobs that a scope (a group of jobs) admits, and the two ways to write a limit.
 
 Redis and events store a limit as ``10`` (a cap), ``none`` (no cap), or ``100/60000ms/1`` (a rate: 100 per 60 s, 1 at
 once). Operators write and read a rate in seconds: ``100/60s``, or ``100/60s/5`` with bursts of 5.
@@ -24,7 +24,8 @@ FOREVER_MS: Final = 10**13 - 1
 """The end (Unix ms) that Redis stores for a pause without an end. Such a pause lasts until an operator resumes the
 scope."""
 LATEST_MS: Final = 10**15
-"""The greatest arrival time of a rate (Unix ms); ``lua/include/caps/costs.lua`` has the same bound."""
+"""The greatest theoretical arrival time that a rate may have (Unix ms); ``lua/include/caps/costs.lua`` has the same
+bound."""
 
 
 DECLARED: Final = "code"
@@ -90,8 +91,9 @@ class Limit(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """A parsed value of the key ``rates``. A rate has such a value if it counts a unit or was paused.
-    ``lua/include/caps/costs.lua`` writes the value."""
+    """A parsed value of the key ``rates``: how much of a rate is in use. A rate has a value of this form if it counts a
+    unit or was paused. ``lua/include/caps/costs.lua`` writes the value.
+    """
 
     arrival_us: int
     """The theoretical arrival time (Unix µs): until then the rate is in use."""

@@ -29,7 +29,7 @@ class ScopeSource(NamedTuple):
     default: str | None = None
     """The key of a job whose call left the argument out."""
     otherwise: str | None = None
-    """The key of a job for which the rule gives no key; None: such a job counts in no scope of this rule."""
+    """The key of a job for which the rule gives no key; None: the job is then in no scope of this rule."""
     on_full: str = "wait"
     max_waiting: int | None = None
     most: int | None = None
@@ -154,7 +154,7 @@ OPTIONS: Final = {
     "audit_result": str,
 }
 """Options of a task that producers without the task's code apply when they enqueue a job, each with the type of its
-value. (The timeout is not among them: workers know it from the task.)"""
+value. (The timeout is not among them: workers take it from their definition of the task.)"""
 
 
 def read_options(text: str) -> dict[str, Any]:

@@ -32,9 +32,9 @@ TASK: Final = "task"
 FAIR: Final = "fair"
 WEIGHT: Final = "weight"
 TICK: Final = "tick"
-"""The family of the scopes of schedules. Such a scope lets only one job of its schedule run at a time."""
+"""The family of the scopes of schedules. The scope of a schedule lets only one job of the schedule run at a time."""
 RESERVED: Final = frozenset({QUEUE, TASK, FAIR, WEIGHT, TICK})
-"""Names of families that are reserved: no cap may give such a name to its keys."""
+"""Reserved names of families. Caps and rates that users declare must not use them."""
 
 UNIT_PATTERN: Final = r"[A-Za-z_][A-Za-z0-9_]{0,31}"
 """The pattern of the name of a unit."""

@@ -25,7 +25,7 @@ class ScopeUse(NamedTuple):
     by: str | None = None
     """The operator who paused the scope."""
     probe: str | None = None
-    """The id of the job that is the probe of a breaker's scope."""
+    """The id of the job that is the probe of a breaker's scope: the one job that may run after a pause."""
     failures: int = 0
     """Number of failures within the window of a breaker, if the breaker's scope is open."""
     in_use: int = 0

@@ -24,7 +24,7 @@ from rq_core.errors import InvalidOption
 TEXT_MAX: Final = 200
 """Maximum number of characters of the text beside a job's progress. A longer text is cut."""
 CHUNK_BYTES_MAX: Final = 16 * 1024
-"""Maximum number of bytes of a chunk."""
+"""Maximum number of bytes of one chunk of a job's stream, the text that its handler emits while it runs."""
 CHUNKS_MAX: Final = 1_000
 """Maximum number of chunks that Redis keeps of a job; ``lua/include/shown/shown.lua`` has the same number."""
 STREAM_BYTES_MAX: Final = 1024 * 1024
@@ -111,7 +111,7 @@ class ShownLine(NamedTuple):
     """The number of the last chunk of an earlier job with the same id; 0: there was no such job."""
     ending: str | None
     """The line's word for the end of the job: ``died``, or ``left`` if the job left Redis. Scripts write this word only
-    if Redis has chunks of the job. None: the line has no such word."""
+    if Redis has chunks of the job. None: the line has neither word."""
     ended_ms: int | None
     progress: Progress | None
 
@@ -122,7 +122,7 @@ class ShownLine(NamedTuple):
 
 
 def check_said(done: object, total: object) -> None:
-    """Raise InvalidOption if ``done`` and ``total`` are not valid numbers of a progress."""
+    """Raise InvalidOption if ``done`` or ``total`` is not a valid number for a job's progress."""
     if not _is_count(done):
         raise InvalidOption.of("done", done, "must be a number, at least 0")
     if total is not None and not _is_count(total):
@@ -136,7 +136,7 @@ def _is_count(value: object) -> bool:
 
 
 def said_as_text(done: Number, total: Number | None, text: str) -> str:
-    """Return a progress in the form that Redis stores. A text of more than TEXT_MAX characters is cut."""
+    """Return a job's progress in the form that Redis stores. A text of more than TEXT_MAX characters is cut."""
     words = valid_text(_BREAKS.sub(" ", text).strip())
     if len(words) > TEXT_MAX:
         words = words[: TEXT_MAX - 1] + "…"
@@ -157,7 +157,9 @@ def valid_text(text: str) -> str:
 
 
 def read_said(text: str) -> tuple[Number, Number | None, str] | None:
-    """Parse a progress in the form that Redis stores: (done, total, text). Returns None if it cannot be read."""
+    """Parse a job's progress in the form that Redis stores. Returns (done, total, text), or None if the text cannot be
+    read.
+    """
     found = _SAID.fullmatch(text)
     if found is None:
         return None
@@ -196,7 +198,7 @@ def read_shown(line: str | None) -> ShownLine | None:
 
 
 def read_chunk(number: int, field: str | None) -> Chunk | None:
-    """Parse a chunk. Returns None if it is missing or cannot be read."""
+    """Parse a chunk of a job's stream, as Redis stores it. Returns None if the chunk is missing or cannot be read."""
     found = _CHUNK.fullmatch(field or "")
     if found is None:
         return None
@@ -204,10 +206,10 @@ def read_chunk(number: int, field: str | None) -> Chunk | None:
 
 
 def chunk_field(job_id: str, number: int) -> str:
-    """Return the name of the field of ``shown`` that has a chunk."""
+    """Return the name of the field of the Redis hash ``shown`` that has a chunk of a job's stream."""
     return f"{job_id}~{number}"
 
 
 def id_in_field(field: str) -> str:
-    """Return the job's id, from the name of a field of ``shown``."""
+    """Return the job's id, from the name of a field of the Redis hash ``shown`` (progress and streams of jobs)."""
     return field.partition("~")[0]

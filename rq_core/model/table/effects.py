@@ -45,8 +45,8 @@ class Effect(NamedTuple):
     """Fields that get a value from the event, as pairs of the job's field and the event's field. For a counter, null
     means 0."""
     takes_if_told: tuple[str, ...] = ()
-    """Fields of the job that get the value of the event's field with the same name. If that value is null, the job's
-    field stays unchanged."""
+    """Fields of the job that get the value of the event's field with the same name. If the event's value is null, the
+    job's field stays unchanged."""
     zeroes: tuple[str, ...] = ()
     clears: tuple[str, ...] = ()
     """Fields that become null."""
