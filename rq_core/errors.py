@@ -377,7 +377,7 @@ _SEVERAL_SERVERS = {
     "cluster": "Can this machine reach the nodes, and has each shard a primary (redis-cli cluster shards)?",
     "sentinel": "Can this machine reach the sentinels, and the server that they name as the primary?",
 }
-"""End of a URL's scheme → the question at the end of the error's text, for URLs that name more than one server."""
+"""The questions that end the error's text if a URL names more than one server, by the last part of the URL's scheme."""
 
 
 class ServerUnsuitable(ServerError):

@@ -1,7 +1,7 @@
 r"""Masks passwords in texts. Every URL and every message that people may read passes through :func:`masked`.
 
-:func:`masked` rather masks too much than too little. After the name of a user or of a secret, it replaces the text up
-to the last place where the secret can end.
+If in doubt, :func:`masked` masks too much. After the name of a user or of a secret, it replaces the text up to the last
+place where the secret can end.
 
 A text may be of any length, so each regular expression here must take linear time. An expression tries a run of word
 characters only from the run's beginning, without backtracking (``++``). It looks for a password before an ``@`` only

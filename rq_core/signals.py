@@ -16,7 +16,9 @@ class HandlerSignal(RqCoreError):
 
 
 def _seconds(after: object) -> float:
-    """Convert to seconds the delay that a handler passed. A negative delay becomes 0. Raises InvalidOption."""
+    """Return a delay that a handler passed in seconds. A negative delay becomes 0. Raises InvalidOption for an invalid
+    delay.
+    """
     from datetime import timedelta
 
     seconds = after.total_seconds() if isinstance(after, timedelta) else after
@@ -35,8 +37,8 @@ class RetryLater(HandlerSignal):
     """the handler asked to be run again later."""
 
     def __init__(self, reason: str = "retry later", *, after: float | None = None) -> None:
-        """``after`` is the delay before the next attempt, in seconds or as a timedelta. With None, the task's retry
-        policy sets the delay.
+        """Create the signal. ``after`` is the delay before the next attempt, in seconds or as a timedelta. With None,
+        the task's retry policy sets the delay.
 
         Raises InvalidOption for an invalid delay.
         """
@@ -48,8 +50,8 @@ class Snooze(HandlerSignal):
     """the handler gave its job back for {after} s; no attempt is spent."""
 
     def __init__(self, after: float, reason: str = "snoozed") -> None:
-        """``after`` is the time in which no worker claims the job, in seconds or as a timedelta. With 0 or less, the
-        job is ready at once.
+        """Create the signal. ``after`` is the time in which no worker claims the job, in seconds or as a timedelta.
+        With 0 or less, the job is ready at once.
 
         Raises InvalidOption for an invalid duration.
         """
@@ -98,15 +100,15 @@ class InvalidFlow(UsageError):
 
 
 class Parking(BaseException):
-    """Raised in a handler whose job waits for a moment or a signal. The handler ends, and the job is parked.
+    """Raised in a handler whose job must wait until a time or for a signal. The handler ends, and the job is parked.
 
-    Handlers must not catch it. It is no Exception, so `except Exception` does not catch it.
+    Handlers must not catch Parking. It is a BaseException, so `except Exception` does not catch it.
     """
 
     def __init__(self, waits: tuple[int, ...]) -> None:
         super().__init__("the job is parked until what it waits for has come")
         self.waits = waits
-        """The numbers of the entries that the job waits for."""
+        """The numbers of the waits and sleeps that the job waits for, as its saved steps are numbered."""
 
 
 class HandlerTimeout(HandlerSignal):

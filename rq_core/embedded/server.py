@@ -51,7 +51,7 @@ CLIENT_NAME = "rq-core-server"
 
 @dataclass(frozen=True, kw_only=True)
 class ServerStatus:
-    """The state of a directory's server. If ``running`` is false, the fields after it have no value."""
+    """The state of a directory's embedded server. If ``running`` is False, all later fields are None."""
 
     directory: Path
     running: bool
@@ -408,7 +408,9 @@ def _shut_down(place: Path, timeout_s: float) -> None:
 
 
 def _signal(place: Path, number: int) -> None:
-    """Send a signal to the server whose process id is in the record. The caller has found the directory locked."""
+    """Send a signal to the process whose id is in `server.json`. Call this only if the lock is held: otherwise the id
+    may be outdated.
+    """
     pid = _record(place).get("pid")
     if isinstance(pid, int):
         with contextlib.suppress(ProcessLookupError):

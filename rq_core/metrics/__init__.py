@@ -1,4 +1,5 @@
-"""Metrics, alerts and causes for people and programs that watch queues. A cause is a sentence about a current problem.
+"""Metrics, alerts and causes for operators, and for programs that watch queues. A cause is a sentence about a current
+problem.
 
 All are derived from one shared reading of the queues.
 

@@ -14,7 +14,7 @@ from rq_core.metrics.table import BY_NAME
 
 
 class When(NamedTuple):
-    """A condition on the samples of one metric family."""
+    """A condition on the samples of one metric family. An alert fires if all its conditions hold for some time."""
 
     family: str
     comparison: Literal[">", "<", "=="]
@@ -36,7 +36,7 @@ class When(NamedTuple):
 
 
 class Alert(NamedTuple):
-    """One alert."""
+    """One alert: its conditions, its severity, its meaning, and the remedies."""
 
     name: str
     title: str

@@ -35,12 +35,14 @@ _REASONS: Final = {
 }
 """Explanations of the reasons whose names do not say what happened."""
 JUST_NOW_MS = 600_000
-"""Milliseconds for which a death counts as a cause. The alert about deaths counts them over the same period."""
+"""Milliseconds for which the death of a job counts as a current problem. The alert about dying jobs uses the same
+period."""
 
 SCOPES_NAMED: Final = 3
 """Maximum number of paused scopes that a cause names."""
 STUCK_MS: Final = 10_000
-"""Milliseconds after which a relay's batch of rows counts as stuck. (After 5 s, any relay sends the batch again.)"""
+"""Milliseconds after which a batch of an inbox' rows counts as stuck. (After 5 s, any relay sends the batch to Redis
+again.)"""
 
 NOT_READ: Final = f"the audit log was not read: give --audit URL or set {AUDIT_URL_VARIABLE}"
 
@@ -60,7 +62,7 @@ class Cause(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """The error of a reading that failed, in place of the reading."""
+    """The error of a failed reading of Redis, of the log or of an inbox. It is passed in place of the reading."""
 
     why: str
     refused: bool = False
@@ -77,10 +79,10 @@ def causes(
     log: LogOverview | Unread | None = None,
     inbox: InboxOverview | Unread | None = None,
 ) -> list[Cause]:
-    """Return the causes: first the urgent ones, then the others. ``log`` and ``inbox``: None if not read.
+    """Return the current problems (causes), the urgent ones first. ``log`` or ``inbox`` is None if it was not read.
 
-    In both groups, the causes have this order: an error of Redis, the log, Redis' memory, the queues by name, the
-    queues that were not read, and the inbox.
+    Among the urgent causes, and among the others, the order is: an error of Redis, the log, Redis' memory, the queues
+    by name, the queues that were not read, and the inbox.
     """
     found = [*_causes(state, log), *causes_of_inbox(inbox)]
     return sorted(found, key=lambda each: not each.pages)
@@ -212,7 +214,7 @@ def _late_says(queue: QueueOverview, late: LateSchedule) -> str:
 
 
 def causes_of_inbox(inbox: InboxOverview | Unread | None) -> Iterator[Cause]:
-    """Yield the causes in an inbox; none if the inbox was not read."""
+    """Yield the current problems (causes) of an inbox. Nothing is yielded for None: the inbox was not read."""
     if inbox is None:
         return
     if isinstance(inbox, Unread):

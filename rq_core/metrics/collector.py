@@ -136,7 +136,8 @@ def _queue_samples(queue: QueueOverview) -> Iterator[Sample]:
 def log_samples(
     found: LogOverview, state: Overview | None, now_ms: int, tasks: TaskNames
 ) -> Iterator[Sample]:
-    """Yield the samples of one reading of the log. The lag also needs a reading of Redis (``state``).
+    """Yield the samples of one reading of the audit log. For the lag of the mirror, a reading of Redis (``state``) is
+    also needed.
 
     ``now_ms``: the collector's time (Unix ms), from which the age of proofs is measured.
     """
@@ -251,7 +252,7 @@ class QueueCollector(Collector):
         self.is_read = False
         """True if the last collection could read Redis."""
         self.unreadable: Mapping[str, str] = {}
-        """Queue → the reason why the last collection could not read the queue."""
+        """The queues that the last collection could not read, each with the reason."""
 
     @classmethod
     def at(

@@ -1,4 +1,5 @@
-"""Readings that all viewers share. Fifty viewers cost Redis no more than one viewer.
+"""Readings of a server that all viewers, such as scrapes and web pages, share. Fifty viewers cost Redis no more than
+one.
 
 No viewer waits longer than WITHIN_S for a server that does not answer.
 """
@@ -45,7 +46,8 @@ class Shared(Generic[T]):
         within_s: float = WITHIN_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``look`` reads, and may raise RqCoreError. ``late`` returns the error for a reading that takes too long.
+        """Create the object without a reading. ``look`` reads the server, and may raise RqCoreError. ``late`` returns
+        the error for a reading that takes too long.
 
         ``shared_s``: seconds for which viewers get one reading. ``within_s``: maximum seconds of a wait.
         """
@@ -130,7 +132,9 @@ class SharedOverview(Shared[Overview]):
         shared_s: float = SHARED_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``client``: a client with short timeouts, as :func:`viewer` returns it. ``close`` leaves the client open."""
+        """Create the object without a reading. ``client`` must have short timeouts, as :func:`viewer` returns it.
+        ``close`` leaves the client open.
+        """
         super().__init__(
             lambda: client.run(client.calls.reads.overview()),
             lambda: ServerUnavailable(url=client.url, why=f"no answer within {WITHIN_S:g} s"),

@@ -120,7 +120,9 @@ class AuditQuestions(Protocol):
         ...
 
     def why(self, job_id: str, queue: str, /) -> dict[str, Any] | None:
-        """Return the ``waits``, the ``pauses`` and the ``state`` of a job; None if the log does not know the job."""
+        """Return why a job has waited: its ``waits`` with their causes, the ``pauses``, and the job's present
+        ``state``. Return None if the log does not have the job.
+        """
         ...
 
     def at(self, queue: str, at_ms: int, /) -> dict[str, Any]:
@@ -312,7 +314,9 @@ def _points(group: str) -> Mapping[str, EntryPoint]:
 
 @dataclass(frozen=True, slots=True)
 class QueueLog:
-    """The state of one queue's audit log: numbers of events, of missing events and of proven events."""
+    """The state of one queue's audit log: numbers of its events, of missing events, and of events that a check has
+    proven.
+    """
 
     queue: str
     events: int
@@ -328,9 +332,11 @@ class QueueLog:
     orphaned_events: int
     """Number of events in the log that Redis lost."""
     proven_events: int | None
-    """Number of events that the last proof covered; None: the log was never proven."""
+    """Number of events that the last proof covered. (A proof is a check of the log that found no violation.) None:
+    there is no proof."""
     proven_at_ms: int | None
-    """Unix ms of the last proof, by the clock of the machine that made it; None: the log was never proven."""
+    """Unix ms of the last proof, by the clock of the machine that checked the log. (A proof is a check that found no
+    violation.) None: there is no proof."""
     pauses: Mapping[str, int] = field(default_factory=dict)
     """Number of pauses of scopes that began in the last 10 minutes, by cause: failures, handler or operator."""
     last_pauses: Mapping[str, dict[str, Any]] = field(default_factory=dict)

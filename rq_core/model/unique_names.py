@@ -25,8 +25,8 @@ from rq_core.model.lib.text import bytes_of, number_in
 NAME_MAX: Final = 200
 """Maximum number of characters of a name. In place of a longer name, a digest is used."""
 _FIELD: Final = "unique|"
-"""The prefix of the fields of ``slots`` that are about unique names. The name follows; the field's value is the job
-that holds it."""
+"""The prefix of the fields of ``slots`` that are about unique names. The unique name follows; the field's value is the
+job that holds the name."""
 _SAFE: Final = ".:~-_"
 _OTHER: Final = re.compile(
     r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|null|true|false|NaN|-?Infinity|[\[{].*",

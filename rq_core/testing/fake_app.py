@@ -105,7 +105,7 @@ class Fake:
             await self.app.aclose()
 
     async def drain_async(self, *queues: str, runs_max: int = DRAIN_MAX) -> list[Ran]:
-        """See drain."""
+        """Run the waiting jobs and return the runs, as :meth:`drain` does, for a test in an event loop."""
         inline = _Inline(self.app)
         client = self.app.client
         deaths: dict[str, _DeathWatch] = {}

@@ -106,7 +106,9 @@ class FakeConnections(Connections):
         return AsyncClient(self.url, transport=transport, calls=self._calls())
 
     def make_waiter(self) -> Waiter:
-        """Make a waiter that reads each job only once, since jobs run only when the test calls ``drain``."""
+        """Make the object that waits for the ends of jobs. It reads each job only once, since jobs run only when the
+        test calls ``drain``.
+        """
         return _FakeWaiter(self.make_client())
 
     def _calls(self) -> Operations:
@@ -118,7 +120,9 @@ class FakeConnections(Connections):
 
 
 class _FakeWaiter(Waiter):
-    """A waiter that reads each job once, in the caller's thread, without waiting."""
+    """Answers calls that wait for the end of a job on a fake server. It reads each job once, in the caller's thread,
+    without waiting.
+    """
 
     def begin(self, *waits: JobWait) -> None:
         """End each wait at once, with its job's present state."""
@@ -193,7 +197,7 @@ class FakeAsyncTransport:
         return reply
 
     def pool_of(self, key: str) -> None:
-        """Return None."""
+        """Return None, because the server is in this process: no transport goes to it over the network."""
 
     def place(self, key: str) -> object:
         """Return an object that identifies the server of ``key``. See Transport.place."""

@@ -97,8 +97,9 @@ def _begin(
     arounds: int,
     functions: int,
 ) -> None:
-    """Let an app make spans. ``arounds`` and ``functions`` are the positions for the two new functions in the app's
-    lists. While there was no provider, the program may have added further functions to these lists."""
+    """Let an app make spans. ``arounds`` and ``functions`` are the positions in the app's two lists of hooks at which
+    the new functions are inserted. The program may have added functions to the lists after it called ``instrument``.
+    """
     spans = _Spans(*how)
     app.around(spans.around_handler)
     app.surroundings.arounds.insert(arounds, app.surroundings.arounds.pop())
@@ -121,7 +122,9 @@ class _Spans:
         )
 
     def before_sending(self, call: Outgoing) -> Mapping[str, str]:
-        """Make the span of a call that sends jobs. Return the headers that carry the span's context."""
+        """Make the span of a call that enqueues jobs. Return the headers for these jobs that contain the span's
+        context.
+        """
         attributes = {
             names.SYSTEM: "rq_core",
             names.OPERATION_NAME: "enqueue",
@@ -195,7 +198,7 @@ class _Spans:
 
 
 def _extracted(headers: Mapping[str, str]) -> Context:
-    """Return the trace context that a job's headers carry. Return an empty context if the propagator raises an
+    """Return the trace context that a job's headers contain. Return an empty context if the propagator raises an
     exception.
 
     Any producer may have written the headers, so they must not make the job fail.

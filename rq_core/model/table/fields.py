@@ -40,8 +40,8 @@ class Field(NamedTuple):
     default: Any = None
     """The field's value if a state line leaves it out."""
     trait: int | None = None
-    """The field's place among the traits, from 1; None: the field is no trait. A trait is one of the fields at the end
-    of each event with which a job begins (enqueued, restored, baseline)."""
+    """The field's position among the traits, from 1; None: the field is not a trait. Traits are the optional fields at
+    the end of each event with which a job begins (enqueued, restored, baseline)."""
     given: bool = False
     """True if the producer passes the trait in the job's ties, under its name in a state line. The script ``enqueue``
     checks the kind of such a trait, and copies it into the line and the event. Scripts compute all other traits."""
@@ -131,12 +131,12 @@ TRAITS: Final = tuple(
         (field for field in FIELDS if field.trait is not None), key=lambda field: field.trait or 0
     )
 )
-"""The traits in the order of their places. A new trait must take the next place, because the outbox may leave out null
-fields only at the end of an array."""
+"""The traits, by position. Traits are the optional fields at the end of each event with which a job begins. A new trait
+must come last, because an event may leave out null fields only at the end."""
 
 GIVEN: Final = tuple(field for field in TRAITS if field.given)
-"""The traits that a producer passes. In a state line they come directly before the lane, since enqueue writes them
-there; some of the other traits come after the lane."""
+"""The traits (optional fields of a job) that a producer passes. In a state line they come directly before the lane,
+where the script ``enqueue`` writes them. Some of the other traits come after the lane."""
 
 STAYS: Final = tuple(takewhile(lambda name: name != "lane", STATE_FIELDS))
 """The fields of a state line before the lane. Claims do not change them."""

@@ -25,7 +25,7 @@ class State(StrEnum):
     SCHEDULED = "scheduled"
     """The job waits until its due time: for its delay, for a retry's delay, or after a rollback."""
     PARKED = "parked"
-    """The job waits, without a claim, for a moment or for a signal. Its handler runs again then, and continues after
+    """The job waits, without a claim, until a time or for a signal. Then its handler runs again, and continues after
     the steps that the job has saved."""
     READY = "ready"
     """The job may be claimed now."""
@@ -195,7 +195,8 @@ class Priority(StrEnum):
 PRIORITIES: Final = tuple(Priority)
 
 LAYOUT: Final = 2
-"""The version of the layout: the form of the contents of keys. A client refuses a queue with another layout."""
+"""The version of the layout: the form in which Redis keys store a queue. A client refuses a queue with another
+version."""
 
 DEFAULT_PRIORITY: Final = Priority.NORMAL
 DEFAULT_MAX_ATTEMPTS: Final = 3

@@ -39,7 +39,8 @@ class Reason(StrEnum):
     """A worker gave the job back because the worker's task does not accept the job's arguments. After too many returns,
     the job died."""
     LANE_CHANGED = "lane_changed"
-    """A worker gave the job back into another lane, because the producer did not know the caps of the task."""
+    """A worker gave the job back and moved it into another lane (waiting line), because the producer did not know the
+    caps of the task."""
     SUSPECT = "suspect"
     """A worker gave the job back with a delay. The job has lost a worker before, and the worker already runs another
     job that has lost a worker."""
@@ -50,14 +51,15 @@ class Reason(StrEnum):
     PARKED = "parked"
     """A claim ended because the job is parked until a signal arrives, or until a time."""
     STEPS_LOST = "steps_lost"
-    """A worker gave the job back because Redis had lost steps of the job and so could not park the job, and the worker
-    could not save these steps again."""
+    """A worker gave the job back. Redis had lost steps of the job, so it could not park the job, and the worker could
+    not save these steps again."""
     SHUTDOWN = "shutdown"
     """A worker gave the job back because the worker was stopping."""
     NOT_STARTED = "not_started"
     """A worker gave the job back because it could not start a thread or a process for the job."""
     NEW_EPOCH = "new_epoch"
-    """A worker gave the job back because Redis began an epoch between the claim and the claim's answer."""
+    """A worker gave the job back because Redis began a new epoch (a new numbering of the queue's events) before the
+    worker got the answer to its claim."""
     LATE = "late"
     """A worker gave the job back because the lease was nearly over before the handler could begin."""
     NO_ROOM = "no_room"
@@ -84,4 +86,4 @@ class Began(StrEnum):
 
 
 RESTATED_BY: Final = (Began.ATTACHED, Began.BEHIND, Began.OUTBOX_LOST)
-"""The reasons of those epochs that begin with a baseline, which states all live jobs."""
+"""The reasons for which an epoch begins with a baseline, which records the state of every live job."""
