@@ -1,7 +1,8 @@
 """Operating-system processes around workers: the supervisor, a mirror and a relay beside the workers, and the health
 check.
 
-This room starts, signals, replaces and ends processes. :mod:`rq_core.worker` has the worker that runs inside a process.
+This package starts, signals, replaces and ends processes. :mod:`rq_core.worker` has the worker that runs inside a
+process.
 
 Read ``supervisor`` first.
 

@@ -10,12 +10,14 @@ from rq_core.worker.claim_counters import FlowTable, Row, Vitals, added
 
 
 class FlowTotals:
-    """The sums of the counts of all worker processes, live or ended."""
+    """The sums of what all worker processes have counted (claims, outcomes, times). Processes that have ended still
+    count.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tables: dict[int, FlowTable] = {}
-        """The tables of live processes, by the number of the process' place."""
+        """The counts of the live processes, by the number of the process."""
         self._departed: dict[tuple[str, str], Row] = {}
         self._departed_turns: tuple[float, float] = (0.0, 0.0)
         self._replaced: Counter[str] = Counter({"retired": 0, "died": 0})
@@ -27,7 +29,7 @@ class FlowTotals:
             self._tables[place] = table
 
     def depart(self, place: int, why: str | None = None) -> None:
-        """Remove the ended process at ``place``, and keep its counts in the sums.
+        """Remove the ended process with the number ``place``, and keep its counts in the sums.
 
         ``why`` is "retired" or "died" if another process replaces it for this reason. None: no process replaces the
         ended one, or the process was restarted because its code has changed.
@@ -58,8 +60,9 @@ class FlowTotals:
         return total
 
     def vitals(self) -> list[Vitals]:
-        """Return one Vitals for each live process. Processes whose worker has not started, or claims no more, are left
-        out."""
+        """Return, for each live process, the times and the memory that show whether it works (Vitals). Processes whose
+        worker has not started, or claims no more, are left out.
+        """
         with self._lock:
             found = [table.vitals() for table in self._tables.values()]
         return [each for each in found if each.answered_at]

@@ -15,15 +15,16 @@ from rq_core.model.lib.readiness import AWAY, READY, READY_VARIABLE
 log = logging.getLogger(__name__)
 
 READY_WAIT_S: Final = 15.0
-"""Seconds that workers wait for a process to be ready."""
+"""Seconds for which the start of the workers waits until the companion (a mirror or a relay) is ready."""
 GRACE_S: Final = 60.0
-"""Seconds for which the process may finish its work after the workers' end."""
+"""Seconds for which a companion (a mirror or a relay) may finish its work after the workers' end."""
 PAUSE_S: Final = 1.0
 PAUSE_S_MAX: Final = 30.0
-"""Longest pause, in seconds, before an ended process is started again. The first pause is PAUSE_S; each further pause
-is twice as long as the pause before."""
+"""Longest pause, in seconds, before a companion that ended is started again. The first pause is PAUSE_S; each further
+pause is twice as long."""
 HEALTHY_LIFE_S: Final = 60.0
-"""Seconds after which a process counts as healthy. If the process ends later than that, the pause is PAUSE_S again."""
+"""Seconds after which a companion's process counts as healthy. If it ends later, the pause before the next start is
+PAUSE_S again."""
 
 
 class CommandLine(Protocol):
@@ -36,8 +37,9 @@ class CommandLine(Protocol):
 
 
 class Companion:
-    """Runs one companion: starts its process, and starts it again when it ends. When the workers have ended, the
-    companion may finish its work."""
+    """Runs one companion (a mirror or a relay): starts its process, and starts it again if it ends early. When the
+    workers have ended, the companion may finish its work.
+    """
 
     def __init__(self, name: str, command_line: CommandLine) -> None:
         """Create a companion without starting it. ``name`` is its name in the log, such as ``the mirror``."""

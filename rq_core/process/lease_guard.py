@@ -56,7 +56,9 @@ class LeaseGuard:
         queues: Collection[str],
         tables: Callable[[], Mapping[int, LeaseTable]],
     ) -> None:
-        """``tables`` returns the lease tables of the live worker processes, by process id."""
+        """Create the thread without starting it. ``tables`` returns the lease table of each live worker process, by
+        process id: the jobs that the worker runs, and its last heartbeat.
+        """
         self._client = client
         self._queues = frozenset(queues)
         self._tables = tables

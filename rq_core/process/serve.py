@@ -23,8 +23,8 @@ def serve(
     *,
     ends: bool = True,
 ) -> int:
-    """Run workers until a signal stops them (SIGTERM or SIGINT; a second signal ends the grace). Returns the exit
-    status.
+    """Run workers until SIGTERM or SIGINT stops them. Running jobs then get a time to finish (the grace), which a
+    second signal ends. Returns the exit status.
 
     ``metrics`` makes the page of the workers' counts, which the port of ``health`` serves at /metrics. ``ends`` is true
     if the process has no other work afterwards; such a process may be ended by force.

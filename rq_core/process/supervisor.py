@@ -135,7 +135,7 @@ class Supervisor:
     """Keeps the worker processes running, and the mirror and the relay if there are any."""
 
     def __init__(self, options: ServeOptions, app: App, totals: FlowTotals | None = None) -> None:
-        """``totals`` sums the counts of the worker processes."""
+        """Create the supervisor without starting processes. ``totals`` sums the counts of the worker processes."""
         self._options = options
         self._totals = totals or FlowTotals()
         self._app = app

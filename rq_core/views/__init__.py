@@ -1,4 +1,5 @@
-"""Describes lists of queues, jobs, names, workers and scopes, for people and programs.
+"""Describes lists of queues, jobs, unique names, workers, schedules and scopes (groups of jobs with a common limit),
+for people and programs.
 
 This package does no I/O and prints nothing. :mod:`rq_core.views.lists` describes all lists in one table. The command
 line prints the lists, and the web page shows some of them.

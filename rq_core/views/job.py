@@ -145,7 +145,9 @@ def ended_rows(queue: str, result: ResultLine, value: str | None, now_ms: float)
 
 
 def ended_document(queue: str, result: ResultLine, value: str | None) -> dict[str, Any]:
-    """Return a job that has ended as a JSON document."""
+    """Return a JSON document about a job that has ended: its outcome and its result. The result is None if it is
+    unreadable.
+    """
     document = {"queue": queue, **result._asdict()}
     if value is None:
         return document

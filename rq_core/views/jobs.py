@@ -1,4 +1,4 @@
-"""Views of jobs: the jobs of a queue, the dead jobs, and the jobs that hold names."""
+"""Views of jobs: the jobs of a queue, the dead jobs, and the jobs that hold unique names."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def dead_jobs(calls: Operations, queue: str, limit: int) -> Plan[Found[JobState]
 def held_names(
     calls: Operations, queue: str, name: str | None, limit: int
 ) -> Plan[Found[HeldName]]:
-    """Return the names that jobs of a queue hold, with these jobs. With ``name``, return only this name."""
+    """Return the unique names that jobs of a queue hold, each with its job. With ``name``, return only this name."""
     found = yield from calls.names.held(queue, name, limit=limit + 1)
     which = f"the name {name}" if name is not None else "a name"
     return Found(
@@ -148,7 +148,7 @@ def unknown_task(row: ListedJob) -> str:
 def blind_returns(row: ListedJob) -> str:
     """Return a phrase with the number of times that workers gave a waiting job back.
 
-    The phrase is empty if the number is 0, or if the outbox has the reason for the last return.
+    The phrase is empty if the number is 0, or if the outbox still shows why a worker gave the job back last.
     """
     times = number(row.job, "unknown")
     blind = row.waits and row.back is None and times
@@ -160,7 +160,7 @@ def blind_returns(row: ListedJob) -> str:
 
 
 def notes(row: ListedJob, now_ms: float) -> str:
-    """Return notes about a job, as one text."""
+    """Return notes about a job as one text, such as when it is due, how often it has failed, and why it died."""
     job, fields = row.job, row.job.fields
     found = [unknown_task(row)]
     if row.back is not None:
@@ -192,7 +192,9 @@ def died_of(job: JobState) -> str:
 
 
 def holder_state(held: HeldName) -> str:
-    """Return the state of the job that holds a name; "gone" if it has ended, "?" if its state is unreadable."""
+    """Return the state of the job that holds a unique name: "gone" if the job has ended, "?" if its state is
+    unreadable.
+    """
     if held.job is not None:
         return str(held.job.state)
     return "?" if held.damaged else "gone"
@@ -239,7 +241,7 @@ def listed_document(row: ListedJob) -> dict[str, Any]:
 
 
 def name_document(held: HeldName) -> dict[str, Any]:
-    """Return a name as a JSON document, with the job that holds it."""
+    """Return a JSON document about a unique name and the job that holds it."""
     job = None if held.job is None else job_document(held.job)
     return {"name": held.name, "id": held.job_id, "until_ms": held.until_ms, "job": job}
 

@@ -24,7 +24,7 @@ _MISSED_MS: Final = int(1_500 * TELL_EVERY_S)
 
 
 def all_queues(calls: Operations) -> Plan[Found[QueueOverview]]:
-    """Return the rows of all queues."""
+    """Return a row for each queue, with the numbers of its jobs and its problems."""
     found = yield from calls.reads.overview()
     return Found(
         found.queues,
@@ -70,7 +70,7 @@ def _skew(present: Iterable[PresentWorker]) -> str:
 
 
 def queue_notes(found: QueueOverview, _now_ms: float) -> str:
-    """Return notes about a queue, as one text."""
+    """Return notes about a queue as one text, such as that it is paused, or which caps are full."""
     from rq_core.metrics.causes import mirror_behind
 
     paused = ["paused"] if found.paused else []

@@ -54,7 +54,7 @@ def next_due(row: ScheduleRow, now_ms: float) -> str:
 
 
 def schedule_notes(row: ScheduleRow, _now_ms: float) -> str:
-    """Return notes about a schedule, as one text."""
+    """Return notes about a schedule as one text, such as that it is paused, or that an operator has set it."""
     said, notes = _rule(row), []
     if row.schedule.state != "on":
         notes.append(row.schedule.state)

@@ -1,4 +1,6 @@
-"""Views of scopes: all scopes of a queue, and the scope for which a job waits."""
+"""Views of scopes, the groups of jobs that have a common limit: all scopes of a queue, and the scope for which a job
+waits.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,14 @@ def scopes(
 
 
 def with_pauses(statuses: Iterable[ScopeStatus], pauses: Mapping[str, Pause]) -> list[ScopeStatus]:
-    """Return the scopes ``statuses``. A scope that is paused, or that is probing after a pause, gets the audit log's
-    document of this pause. ``pauses``: scope → its last pause in the log."""
+    """Return ``statuses`` with the audit log's document about the pause of each scope that is paused, or probing
+    (tested by one job after a pause). ``pauses`` has the last pauses in the log, by scope.
+    """
     return [each._replace(pause=pause_of(each.use, pauses.get(each.scope))) for each in statuses]
 
 
 def not_open(statuses: Iterable[ScopeStatus]) -> list[str]:
-    """Return the scopes that are paused or probing."""
+    """Return the names of the scopes that are paused, or probing (tested by one job after a pause)."""
     return [each.scope for each in statuses if each.use.standing != "open"]
 
 
@@ -59,7 +62,7 @@ def scope_document(status: ScopeStatus) -> dict[str, Any]:
 
 
 def limit_of(status: ScopeStatus) -> str:
-    """Return the limit of a scope as text; for a weight, the weight of the key."""
+    """Return the limit of a scope as text. For a key of a fair queue that has a weight, return the weight."""
     if _is_weight(status):
         return f"weighs {status.limit}"
     whole_family = "=" not in status.scope and status.scope != QUEUE and not status.keyless
@@ -76,7 +79,9 @@ def with_unit(limit: Limit, scope: str) -> str:
 
 
 def holders_of(status: ScopeStatus) -> object:
-    """Return the number of jobs that hold a place in a scope; empty for rates and weights, which have no places."""
+    """Return the number of running jobs that a scope's cap counts; empty for rates and weights, which count no running
+    jobs.
+    """
     return "" if is_rate(status.scope) or _is_weight(status) else status.holders
 
 
@@ -90,7 +95,7 @@ def _is_weight(status: ScopeStatus) -> bool:
 
 
 def scope_notes(status: ScopeStatus, now_ms: float) -> str:
-    """Return notes about a scope, as one text."""
+    """Return notes about a scope as one text, such as its pause, and the operator who has set its limit."""
     notes = use_notes(status.use, status.scope, status.now_ms or now_ms, status.pause)
     if status.resumes_ms is not None and status.use.standing == "open" and status.limit.most:
         if is_endless(status.resumes_ms):
@@ -110,9 +115,10 @@ def scope_notes(status: ScopeStatus, now_ms: float) -> str:
 
 
 def use_notes(use: ScopeUse, scope: str, now_ms: float, pause: Pause | None = None) -> list[str]:
-    """Return notes about a scope: whether it is paused or probing, and how much of its rate is in use.
+    """Return notes about a scope: whether it is paused or probing (tested by one job), and how much of its rate is in
+    use.
 
-    ``pause``: the audit log's document of the pause.
+    ``pause`` is the audit log's document about the pause; None if there is none.
     """
     unit, notes = unit_of(scope) or "", []
     if use.standing == "paused":

@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from rq_core.model.showing.shown import Chunk, Progress
 
 BAR: Final = 20
-"""Number of characters of the bar."""
+"""Width of the progress bar, in characters."""
 
 
 def bar(progress: Progress) -> str:
-    """Return a progress as text. With a known total, it begins with a bar: ``[###   ] 25 %, 30 of 120 uploading``."""
+    """Return the progress of a job as text. With a known total, the text begins with a bar: ``[### ] 25 %, 30 of 120
+    uploading``.
+    """
     share, many = progress.share, f"{progress.done:,}"
     if progress.total is not None:
         many += f" of {progress.total:,}"
@@ -26,20 +28,20 @@ def bar(progress: Progress) -> str:
 
 
 def progress_says(progress: Progress, claims: int | None, now_ms: float) -> str:
-    """Return a progress as text, with its age.
+    """Return the progress of a job as text, with the time since the handler reported it.
 
-    ``claims``: the number of the job's last claim. If an earlier claim reported the progress, the text names that
-    claim.
+    ``claims`` is the number of the job's last claim; None: unknown. If the handler of an earlier claim reported the
+    progress, the text has the number of the earlier claim.
     """
     of_claim = f", by claim {progress.claim}" if claims not in (None, progress.claim) else ""
     return f"{bar(progress)} ({ago(progress.at_ms, now_ms)}{of_claim})"
 
 
 def progress_document(progress: Progress | None) -> dict[str, Any] | None:
-    """Return a progress as a JSON document, with the share that is done; None if there is no progress."""
+    """Return the progress of a job as a JSON document, with the share that is done; None if there is no progress."""
     return None if progress is None else asdict(progress) | {"share": progress.share}
 
 
 def chunk_document(chunk: Chunk) -> dict[str, Any]:
-    """Return a chunk as a JSON document."""
+    """Return a chunk of a job's stream as a JSON document."""
     return asdict(chunk)

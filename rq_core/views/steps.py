@@ -20,7 +20,9 @@ HEAD: Final = ("no", "step", "state", "when", "fence", "digest")
 
 
 def state_of(entry: StepEntry) -> str:
-    """Return the state of a box entry as text: saved, over, in doubt, or for what it waits."""
+    """Return the state of a durable job's step, wait or sleep as text, such as ``saved``, ``in doubt`` (begun and not
+    saved), ``over`` (it waited until its time was over) or ``waits until …``.
+    """
     if entry.is_saved:
         return "over" if entry.note == OVER else "saved"
     if entry.is_in_doubt:
@@ -34,14 +36,15 @@ def state_of(entry: StepEntry) -> str:
 
 
 def step_row(number: int, entry: StepEntry, now_ms: float) -> list[object]:
-    """Return the cells of a step. HEAD names them in order."""
+    """Return the cells of a step's row in the table of steps. HEAD has the heads of the columns."""
     at = ago(entry.at_ms, now_ms)
     return [number, entry.name, state_of(entry), at, entry.fence, entry.note or ""]
 
 
 def step_documents(steps: SavedSteps, *, with_values: bool) -> list[dict[str, Any]]:
-    """Return the steps as JSON documents. ``with_values``: whether to include the saved values, which are the job's
-    data."""
+    """Return the steps as JSON documents. ``with_values`` says whether they include the saved values, which are the
+    job's data.
+    """
     documents = [
         {"entry": number, **each._asdict(), "is_in_doubt": each.is_in_doubt}
         for number, each in steps.entries.items()
@@ -55,7 +58,8 @@ def step_documents(steps: SavedSteps, *, with_values: bool) -> list[dict[str, An
 def waits_for(waits: str | None, steps: SavedSteps) -> list[dict[str, Any]]:
     """Return the waits and sleeps for which a job is parked, each as text, with its end (Unix ms; None: no end).
 
-    ``waits``: the numbers of the box entries, separated by commas. If an entry was not read, its text is its number.
+    ``waits`` has the numbers of these waits and sleeps among the job's steps, separated by commas. If one was not read,
+    its text has only its number.
     """
     found = []
     for number in filter(str.isdecimal, (waits or "").split(",")):
@@ -75,8 +79,8 @@ def waits_for(waits: str | None, steps: SavedSteps) -> list[dict[str, Any]]:
 def _children_say(steps: SavedSteps, number: int, index: int) -> str:
     """Return, as text, the children for which a job waits.
 
-    ``number``: the number of the box entry that enqueued the children. ``index``: the index of the child that the wait
-    names.
+    ``number`` is the number of the step that enqueued the children. ``index`` is the position, from 0, of the child
+    that the wait is for.
     """
     launch = steps.entries.get(number)
     try:
@@ -113,7 +117,7 @@ def end_of(found: Found) -> str:
 
 
 def signals_say(steps: SavedSteps, now_ms: float) -> str:
-    """Return the signals that no wait has taken, as text; empty without such a signal.
+    """Return the signals (values sent to a durable job) that no wait has taken, as text; empty without signals.
 
     Signals that children send are left out: a parent that runs reads the ends of its children, and needs no signal.
     """
@@ -126,7 +130,9 @@ def _came(at_ms: int | None, now_ms: float) -> str:
 
 
 def signal_documents(steps: SavedSteps) -> list[dict[str, Any]]:
-    """Return the signals that no wait has taken, as JSON documents without their values."""
+    """Return the signals sent to a durable job that no wait has taken, as JSON documents without the signals'
+    values.
+    """
     documents = [{"signal": number, **each._asdict()} for number, each in steps.signals.items()]
     for each in documents:
         del each["value"]

@@ -21,12 +21,12 @@ class Found(Generic[R]):
     unread: Sequence[str] = ()
     """The errors of rows that could not be read. If there is an error, the command fails."""
     denied: Sequence[str] = ()
-    """Queues that the user may not read. They do not make the command fail."""
+    """Queues that the user may not read. The command does not fail because of these queues."""
 
 
 @dataclass(frozen=True)
 class ListView(Generic[R]):
-    """The description of a list."""
+    """The description of a list that a command prints, or the web page shows."""
 
     query: Callable[..., Any]
     """The function that reads the rows. For rows from Redis, it takes a client's calls and returns a plan, whose result
@@ -39,7 +39,7 @@ class ListView(Generic[R]):
     whole: Sequence[str] = ()
     """Columns whose cells are never wrapped to several lines."""
     drop: Sequence[str] = ()
-    """Columns that may be left out if the terminal is too narrow. They are left out in this order."""
+    """Columns that may be left out if the terminal is too narrow, the first to be left out first."""
     prose: bool = False
     """True if the last column has sentences."""
 

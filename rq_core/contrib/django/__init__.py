@@ -6,10 +6,10 @@ Read ``backend`` first.
 
 - ``project_app``: the project's App, made from the setting RQ_CORE.
 - ``backend``: the backend of Django's own tasks.
-- ``transactions``: knows whether a transaction is open, and warns of enqueues that do not wait for its commit.
+- ``transactions``: finds out whether a transaction is open, and warns of enqueues that do not wait for its commit.
 - ``task_functions``: makes tasks of an App from Django's tasks.
-- ``task_results``: makes results for Django from what Redis and the inbox have.
-- ``logged_results``: makes results for Django from the audit log.
+- ``task_results``: makes Django's result objects for jobs in Redis and in the inbox.
+- ``logged_results``: makes Django's result objects from the audit log.
 - ``django_tasks``: imports ``django.tasks``, or the package ``django_tasks`` for older versions of Django.
 - ``databases``: closes database connections around handlers, and makes the URL of a database.
 - ``checks``: finds what is wrong in RQ_CORE, for ``manage.py check``.

@@ -73,11 +73,11 @@ def is_bare_word(text: str) -> bool:
 
 
 def check_inbox_setting(given: str, of: str) -> None:
-    """Raise ImproperlyConfigured for a single word that is not the name of a file. Call this for a text that is no
-    alias in DATABASES.
+    """Raise ImproperlyConfigured if ``given`` is a single word and not the name of a file. Call this if ``given``, the
+    setting for the inbox, is not an alias in DATABASES.
 
-    Such a word is more often a misspelt alias than the name of a new file. ``of`` names the setting that has the text,
-    for the message.
+    Such a word is more often a misspelt alias than the name of a new file. ``of`` is the name of the setting, for the
+    message.
     """
     if is_bare_word(given) and not Path(given).exists():
         known = ", ".join(connections.settings)

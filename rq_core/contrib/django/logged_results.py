@@ -1,4 +1,4 @@
-"""Makes results for Django from the audit log, for jobs that have left Redis."""
+"""Makes Django's result objects from the audit log, for jobs that have left Redis."""
 
 from __future__ import annotations
 

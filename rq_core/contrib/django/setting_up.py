@@ -21,13 +21,14 @@ SETTINGS_VARIABLE: Final = "DJANGO_SETTINGS_MODULE"
 APP: Final = "rq_core.contrib.django:app"
 """The project's App, as the target of a worker."""
 _relays: Final[list[str]] = []
-"""The inbox that note_relay has noted, an empty text if no relay runs. The list has at most one item."""
+"""The inbox that ``note_relay`` was called with, as the only item; an empty text if no relay runs. The list is empty
+without a call."""
 
 
 def note_relay(inbox: str | None) -> None:
-    """Note the inbox whose relay runs beside the workers that this process is about to start. ``inbox`` is an alias or
-    a URL, as on the command line; None if no relay runs. Only after this call, and only in this process,
-    ``prepare_app`` logs what an inbox lacks.
+    """Note the inbox whose relay (the process that enqueues its jobs) runs beside the workers that this process is
+    about to start. ``inbox`` is an alias or a URL, as on the command line; None if no relay runs. Only after this call,
+    and only in this process, ``prepare_app`` logs what an inbox lacks.
     """
     _relays[:] = [inbox or ""]
 

@@ -1,4 +1,4 @@
-"""Makes results for Django from what Redis and the inbox have.
+"""Makes Django's result objects for jobs in Redis and in the inbox.
 
 Redis removes a job that has succeeded, and keeps only its result. So the function of each of Django's tasks returns a
 document with all fields of Django's result: the value, the arguments and the times.
@@ -31,7 +31,7 @@ _Status: Final = django_tasks.base.TaskResultStatus
 UNKNOWN_WORKER: Final = "unknown"
 """Replaces the id of a worker that is not known. Of a job's workers, Redis has only the last one."""
 DEFAULT: Final = "default"
-"""An alias that jobs leave out: a job that names no alias belongs to the backend with this alias."""
+"""The alias of the default backend. A job's arguments leave this alias out."""
 FAILED: Final = _Status.FAILED
 _RUNNING: Final = frozenset({State.RUNNING, State.CANCELLING})
 _UUID7: Final = re.compile(r"[0-9a-f]{12}7[0-9a-f]{19}")
@@ -42,7 +42,7 @@ _MARGIN: Final = 1024
 
 @dataclasses.dataclass(frozen=True)
 class MissingValue:
-    """Replaces a value that a task returned and that was not kept. ``reason`` is one word."""
+    """Takes the place of a returned value that was not kept. ``reason`` is one word that says why."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""Knows whether a transaction of a database is open, and warns of enqueues that do not wait for its commit."""
+"""Finds out whether a transaction of a database is open, and warns of enqueues that do not wait for its commit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rq_core.app.handlers.outgoing import Outgoing
 log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = ("enqueue", "enqueue_many")
-"""The ways by which a job goes to Redis at once."""
+"""The kinds of calls that enqueue a job in Redis at once, without the inbox."""
 _by_backend: Final = ContextVar("_by_backend", default=False)
 
 
@@ -45,12 +45,12 @@ class TransactionWarning:
     """
 
     def __init__(self, alias: str) -> None:
-        """``alias``: the database in DATABASES that has the App's inbox."""
+        """Create the hook. ``alias`` is the alias in DATABASES of the database with the App's inbox."""
         self._alias = alias
         self._named: set[str] = set()
 
     def __call__(self, call: Outgoing) -> None:
-        """Log a warning for ``call`` if there is a reason for one. Adds no headers."""
+        """Log a warning if ``call`` enqueues a job at once while a transaction is open. Adds no headers to the job."""
         if (
             call.way in _AT_ONCE
             and call.task not in self._named
