@@ -16,8 +16,8 @@ class HandlerSignal(RqCoreError):
 
 
 def _seconds(after: object) -> float:
-    """Return a delay that a handler passed in seconds. A negative delay becomes 0. Raises InvalidOption for an invalid
-    delay.
+    """Convert a delay that a handler passed, a number of seconds or a timedelta, to seconds. A negative delay becomes
+    0. Raises InvalidOption for an invalid delay.
     """
     from datetime import timedelta
 

@@ -51,7 +51,7 @@ CLIENT_NAME = "rq-core-server"
 
 @dataclass(frozen=True, kw_only=True)
 class ServerStatus:
-    """The state of a directory's embedded server. If ``running`` is False, all later fields are None."""
+    """The state of a directory's embedded server. If ``running`` is False, all later fields have the value None."""
 
     directory: Path
     running: bool

@@ -79,7 +79,8 @@ def causes(
     log: LogOverview | Unread | None = None,
     inbox: InboxOverview | Unread | None = None,
 ) -> list[Cause]:
-    """Return the current problems (causes), the urgent ones first. ``log`` or ``inbox`` is None if it was not read.
+    """Return the current problems (causes), the urgent ones first. ``log`` and ``inbox`` are the readings of the audit
+    log and the inbox; None for one that was not read.
 
     Among the urgent causes, and among the others, the order is: an error of Redis, the log, Redis' memory, the queues
     by name, the queues that were not read, and the inbox.
@@ -164,7 +165,9 @@ def _of_queue(queue: QueueOverview) -> Iterator[Cause]:
 
 
 def _paused_scopes(queue: QueueOverview, log: QueueLog | None) -> Iterator[Cause]:
-    """Yield the cause that names the paused and the probing scopes of a queue. ``log`` says who or what paused them."""
+    """Yield the cause that names the scopes of a queue that are paused, or probing (tested by one job after a pause).
+    ``log`` says who or what paused each scope.
+    """
     scopes = queue.paused_scopes
     if not scopes:
         return

@@ -1,8 +1,9 @@
 """Decodes entries of the outbox, the Redis stream of a queue's events. Folds events: applies them, in order, to a
 record of a job's state.
 
-The doctor and the comparisons of Redis with the audit log use this module. The mirror and ``audit verify`` have code of
-their own for the same tables. Tests compare all results, also with the key ``state``. This module does no I/O.
+The command ``rq-core doctor`` and the comparisons of Redis with the audit log use this module. The mirror and ``audit
+verify`` have code of their own for the same tables. Tests compare all results, also with the key ``state``. This module
+does no I/O.
 
     >>> entry = decode("1795225746504-3", {"type": "promoted", "at": "1795225746600", "by": "-",
     ...                                    "jobs": '[["a",7]]'})

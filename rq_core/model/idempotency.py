@@ -52,8 +52,9 @@ def id_of_key(task: str, key: str) -> str:
 
 
 def call_digest(task: str, arguments: str) -> str:
-    """Return the digest (32 hex digits) that shows whether two calls with one id are equal. ``arguments`` are canonical
-    JSON."""
+    """Return the digest (32 hex digits) of a call. It shows whether two calls with the same id also have the same task
+    and arguments. ``arguments`` are canonical JSON.
+    """
     return digest_of(f"{task}\0{arguments}")
 
 

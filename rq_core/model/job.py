@@ -152,8 +152,7 @@ def ties_of(
     audit_result: str = DIGEST,
     cost: str = "",
 ) -> str:
-    """Return a job's ties as a JSON object: its deadline, unique name, remembered id, kept result and costs. Returns an
-    empty text if the job has none of these. ``lua/enqueue/kinds.lua`` reads the object.
+    """Return a job's ties as a JSON object; an empty text without ties. ``lua/enqueue/kinds.lua`` reads the object.
 
     Ties are a job's deadline, unique name, remembered id, kept result and costs.
 

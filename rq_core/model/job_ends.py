@@ -1,7 +1,7 @@
-"""Finds out from events how jobs left Redis. The doctor and ``sql_audit`` compare these ends with the lines of the key
-``results``.
+"""Finds out from events how jobs left Redis. The command ``rq-core doctor`` and the package ``sql_audit`` compare these
+ends with the lines of the key ``results``.
 
-This module does no I/O. The doctor passes entries of the outbox, and ``sql_audit`` passes entries of the audit log.
+This module does no I/O. The command passes entries of the outbox, and ``sql_audit`` passes entries of the audit log.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class End(NamedTuple):
 
 @dataclass
 class Lives:
-    """The records of jobs, computed from events, and the ends of the jobs that are not in Redis now."""
+    """The states of jobs, computed from events, and how the jobs that are not in Redis now ended."""
 
     records: dict[str, JobRecord] = field(default_factory=dict)
     """The record of each job in the added events, by id; also of jobs that have left Redis."""

@@ -85,7 +85,7 @@ class Succeeded(Outcome[T_co]):
     the result is known."""
 
     kept: Any = None
-    """The result, if it is known. At first it is a Kept, as read from Redis or the log; later it is the Python
+    """The result, if it is known. At first it is a Kept object, as read from Redis or the log; later it is the Python
     value."""
     missing: str | None = NOT_KEPT
 

@@ -88,8 +88,10 @@ class CompanionCommand(Protocol):
 
 
 class FindInInbox(Protocol):
-    """A function that looks for jobs of a queue in an inbox. It returns, by job id, where the job's row is: ``inbox``
-    or ``parked``. Jobs without a row are left out. Raises RqCoreError if the database does not answer."""
+    """A function that looks for jobs of a queue in an inbox, a table in the user's database. It returns, by job id,
+    where the job's row is: ``inbox`` or ``parked``. Jobs without a row are left out. Raises RqCoreError if the database
+    does not answer.
+    """
 
     def __call__(self, inbox_url: str, queue: str, ids: Sequence[str], /) -> dict[str, str]: ...
 
@@ -370,7 +372,7 @@ class LogOverview:
 
 
 class AuditReader(Protocol):
-    """Reads one audit log. Threads may share it."""
+    """Reads one audit log. Threads may share the object."""
 
     def look(self) -> LogOverview:
         """Return the state of the log. Raises RqCoreError if the database does not answer."""
@@ -415,7 +417,7 @@ class InboxQueue:
 
 @dataclass(frozen=True, slots=True)
 class InboxOverview:
-    """The state of an inbox at one moment."""
+    """The state of an inbox (the rows in the user's database that become jobs) at one moment."""
 
     queues: tuple[InboxQueue, ...]
     queues_left_out: int = 0
@@ -431,7 +433,9 @@ class InboxFinding(NamedTuple):
 
 
 class InboxReader(Protocol):
-    """Reads one inbox. Threads may share it."""
+    """Reads one inbox: the table in the user's database whose rows a relay turns into jobs. Threads may share the
+    object.
+    """
 
     def look(self) -> InboxOverview:
         """Return the state of the inbox. A bounded number of rows is counted, and no lock is taken.

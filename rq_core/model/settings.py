@@ -95,16 +95,17 @@ least five sixths of this time. (A call slot has the number of a client's last c
 carried out twice.)"""
 
 INBOX_SLOT: Final = "inbox."
-"""The prefix of the names of call slots in which a call may be repeated days later. Callers choose the rest of the
-name. (A relay uses such a slot, since it stores the number of its call in the user's database.)"""
+"""The prefix of the names of call slots that Redis remembers for days. (A call slot has the number of a client's last
+call, so that a repeated call is carried out once.) Callers choose the rest of the name. A relay uses this prefix: it
+stores the number of its call in the user's database, and may repeat the call days later."""
 
 INBOX_SLOT_LIFE_MS: Final = 30 * 86_400_000
 """Time for which a call slot that begins with INBOX_SLOT is remembered, in ms from the slot's first call. A caller
 takes a new slot each day."""
 
 SLOT_ANSWER: Final = "|a"
-"""The suffix of a field name in the key ``slots``. The field NAME has the number of the last call in the slot of this
-name; the field ``NAME|a`` has the answer to this call."""
+"""The suffix of a field name in the key ``slots``. The field NAME has the number of a client's last call in the call
+slot NAME. The field ``NAME|a`` has the answer to this call, for a client that repeats it."""
 
 LISTEN_MS: Final = 60_000
 """Maximum ms for which scripts publish the ends of jobs after a client has called ``listen``. They publish the ends for

@@ -189,7 +189,9 @@ class Probe(HttpPort):
 
 @contextlib.contextmanager
 def probing(address: str | None, pages: Mapping[str, Page] | None = None) -> Any:
-    """Answer HTTP requests with a Probe during the block. Without an address, do nothing."""
+    """Answer HTTP requests about the workers' health at ``address`` during the block. Do nothing without an address
+    (None).
+    """
     if address is None:
         yield
         return

@@ -145,10 +145,11 @@ class Supervisor:
         self._born: dict[int, float] = {}
         self._due: dict[int, float] = {}
         self._tables: dict[int, LeaseTable] = {}
-        """The lease tables of the processes, by place. A place is the number of a process; the process that replaces it
-        gets the same number."""
+        """The claims and the last heartbeat of each worker process, by the number of the process. A process that
+        replaces another gets the same number."""
         self._over: dict[int, float] = {}
-        """Time at which the work of a process was first found to be over (monotonic clock, seconds), by place."""
+        """Time at which the work of a process was first found to be over (monotonic clock, seconds), by the number of
+        the process."""
         self._guard = LeaseGuard(
             Client(
                 app.redis_url,

@@ -145,8 +145,8 @@ def ended_rows(queue: str, result: ResultLine, value: str | None, now_ms: float)
 
 
 def ended_document(queue: str, result: ResultLine, value: str | None) -> dict[str, Any]:
-    """Return a JSON document about a job that has ended: its outcome and its result. The result is None if it is
-    unreadable.
+    """Return a JSON document about a job that has ended: its outcome and its result. An unreadable result becomes
+    None.
     """
     document = {"queue": queue, **result._asdict()}
     if value is None:

@@ -118,7 +118,7 @@ def use_notes(use: ScopeUse, scope: str, now_ms: float, pause: Pause | None = No
     """Return notes about a scope: whether it is paused or probing (tested by one job), and how much of its rate is in
     use.
 
-    ``pause`` is the audit log's document about the pause; None if there is none.
+    ``pause`` is the audit log's document about the pause; None if the log has no such document.
     """
     unit, notes = unit_of(scope) or "", []
     if use.standing == "paused":

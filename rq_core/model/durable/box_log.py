@@ -86,9 +86,9 @@ class LoggedBox:
     """The reason why an audit database may lack events about the box. None: the database has all of them, or no audit
     database was read."""
     also: dict[str, set[str]] = field(default_factory=dict)
-    """Other texts that the doctor accepts as the first line of a member of the box, by the member's name without the
-    box's id (life). A restore may have written them, because it also puts back the effects of events that Redis had
-    forgotten."""
+    """Other texts that ``rq-core doctor`` accepts as the first line of a member of the box, by the member's name
+    without the box's id (life). A restore may have written them, because it also puts back the effects of events that
+    Redis had forgotten."""
     perhaps_taken: set[int] = field(default_factory=set)
     """The numbers of the signals that may lack their value in the box: a wait may have taken the signal, or the signal
     may be lost. ``allow`` collects the numbers."""

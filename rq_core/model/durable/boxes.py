@@ -53,7 +53,7 @@ SIGNAL_PATTERN: Final = r"(?![0-9]+\Z)[A-Za-z0-9_.:-]{1,58}"
 these names for the numbers of signals. (A name may have 58 characters at most: if a wait is repeated, its entry gets
 ``#2``, ``#3``… at the end.)"""
 KEY_PATTERN: Final = r"[A-Za-z0-9_.:-]{1,128}"
-"""The pattern of the key of a signal."""
+"""The pattern of the key by which Redis recognizes a signal that is sent again."""
 SIGNALS_MAX: Final = 10_000
 """Maximum number of signals that a job may receive."""
 WAITS_MAX: Final = 64
@@ -71,7 +71,7 @@ _SIGNAL: Final = re.compile(r"(\S+)(?: at=(\d+) digest=(\S*)(?: key=(\S+))?)?")
 
 
 class BoxHeader(NamedTuple):
-    """The parsed header of a box: the job, and how much the box contains."""
+    """The parsed header of a box (the saved steps of a durable job): the job, and how much the box contains."""
 
     job_id: str
     entries: int
@@ -109,7 +109,7 @@ class StepEntry(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """One parsed signal of a box."""
+    """One parsed signal (a value that was sent to a durable job under a name), as the job's box has it."""
 
     name: str
     at_ms: int | None
@@ -128,7 +128,7 @@ _WORDS: Final = {"step": "begun", "wait": "waits", "sleep": "sleeps"}
 
 
 def new_life() -> str:
-    """Return a new random id for a box (its life): 16 hex digits."""
+    """Return a new random id (life) for the box that will have the steps of a durable job: 16 hex digits."""
     return secrets.token_hex(8)
 
 

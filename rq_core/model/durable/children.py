@@ -80,8 +80,8 @@ def child_wait(number: int, index: int) -> str:
 
 
 def read_child_wait(name: str) -> tuple[int, int] | None:
-    """Return the number of the entry that enqueued a child, and the child's position. ``name`` is the name of the wait
-    for the child. Returns None for the name of any other entry.
+    """Return the number of the entry that records the enqueue of a child, and the child's position. ``name`` is the
+    name of the wait for the child. Returns None for the name of any other entry.
 
     >>> read_child_wait("rq_core.child.3.17#2")
     (3, 17)
@@ -98,7 +98,8 @@ def launch_name(launch: str) -> str:
 
 
 def pack_queues(queues: Sequence[str], life: str | None = None) -> str:
-    """Return the queues of the children as JSON: the value of the entry that enqueues them.
+    """Return the queues of a parent's children as JSON. This is the value of the entry that records the enqueue of the
+    children.
 
     ``life`` is the id of the box in which the children's map began; None: the box that has the entry.
 
@@ -166,13 +167,16 @@ def children_in(life: str, entries: Iterable[StepEntry]) -> list[Child]:
 
 
 def item_name(launch: str, index: int | str) -> str:
-    """Return the name of the entry that has the result of a successful child. With an empty index, return the common
-    beginning of these names."""
+    """Return the name of the entry, in the box of a parent, that has the result of a successful child. With an empty
+    index, return the common beginning of these names.
+    """
     return f"{launch}={index}"
 
 
 def join_name(launch: str) -> str:
-    """Return the name of the entry that has the outcomes of the children that did not succeed."""
+    """Return the name of the entry, in the box of a parent, that has the outcomes of the children that did not
+    succeed.
+    """
     return f"{launch}=join"
 
 

@@ -1,5 +1,5 @@
 """Computes from the log whether each breaker's scope is open or paused. A breaker pauses a scope (a group of jobs)
-after too many failures. The doctor compares the result with Redis. This module does no I/O.
+after too many failures. The command ``rq-core doctor`` compares the result with Redis. This module does no I/O.
 
 The state of a scope is unknown if the log lacks events that may concern the scope, or if the scope's limit was changed.
 A pause makes the state known again. If an operator ends a pause, the state is also known, unless a restore may have

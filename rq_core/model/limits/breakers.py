@@ -51,7 +51,7 @@ class BreakerEntry(NamedTuple):
     def standing(self, now_ms: int) -> str:
         """Return the scope's state at ``now_ms`` (Unix ms): ``open``, ``paused`` or ``probing``.
 
-        A scope is probing from the end of its pause until a probe succeeds or fails.
+        From the end of its pause until a job succeeds or fails, a scope is probing: only one job at a time may run.
         """
         if self.until_ms is None:
             return "open"
@@ -71,7 +71,9 @@ _ENTRY: Final = re.compile(
 
 
 def is_breaker(scope: str) -> bool:
-    """Return whether a scope, or a family of scopes, belongs to a breaker."""
+    """Return whether a scope, or a family of scopes, belongs to a breaker, which pauses the scope after too many
+    failures.
+    """
     return unit_of(scope) == FAILURES
 
 

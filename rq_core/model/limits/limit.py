@@ -111,7 +111,7 @@ class Spent(NamedTuple):
 
     @classmethod
     def at(cls, arrival_ms: float, limit: Limit) -> Self:
-        """Return the value of a rate if only the rate's arrival time (Unix ms) is known."""
+        """Return a value for a rate when only the rate's arrival time (Unix ms) is known."""
         return cls(round(arrival_ms * 1000), 0, str(limit), 0)
 
     @property

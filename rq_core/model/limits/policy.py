@@ -21,13 +21,14 @@ class ScopeSource(NamedTuple):
     scope: str = ""
     """The scope, if it is the same for all jobs; else empty."""
     argument: str = ""
-    """Name of the argument whose value is the key."""
+    """Name of the argument whose value becomes the key of the scope, such as ``acme`` in ``tenant=acme``."""
     function: Callable[..., Any] | None = None
-    """The function that takes a job's arguments by name and returns the key."""
+    """The function that takes a job's arguments by name and returns the key of the scope, such as ``acme`` in
+    ``tenant=acme``."""
     function_name: str = ""
-    """Name of the function; processes that do not have the function itself know only this name."""
+    """Name of the function that returns the key. A process without the task's code has only this name."""
     default: str | None = None
-    """The key of a job whose call left the argument out."""
+    """The key of the scope of a job whose call left the argument out."""
     otherwise: str | None = None
     """The key of a job for which the rule gives no key; None: the job is then in no scope of this rule."""
     on_full: str = "wait"
@@ -110,8 +111,9 @@ def _text(value: Any) -> str:
 
 
 def families_of(text: str) -> list[str]:
-    """Return the families of the scopes in a policy, except the family for fairness. The list is empty if the policy
-    cannot be read."""
+    """Return the families of scopes in a task's policy, such as ``task`` and ``tenant``, except the family for
+    fairness. The list is empty if the policy cannot be read.
+    """
     try:
         return [str(each["family"]) for each in _scopes(text) if each["family"] != FAIR]
     except (ValueError, KeyError, TypeError):
@@ -119,8 +121,9 @@ def families_of(text: str) -> list[str]:
 
 
 def keyless_in(text: str) -> list[str]:
-    """Return the families in a policy that count all jobs in one scope, which has no key. The list is empty if the
-    policy cannot be read."""
+    """Return the families of scopes, in a task's policy, that have only one scope: it has no key, and counts all jobs.
+    The list is empty if the policy cannot be read.
+    """
     try:
         return [
             str(each["family"])

@@ -32,9 +32,10 @@ TASK: Final = "task"
 FAIR: Final = "fair"
 WEIGHT: Final = "weight"
 TICK: Final = "tick"
-"""The family of the scopes of schedules. The scope of a schedule lets only one job of the schedule run at a time."""
+"""The first part of the name of a schedule's scope. The scope's cap lets only one job of the schedule run at a time."""
 RESERVED: Final = frozenset({QUEUE, TASK, FAIR, WEIGHT, TICK})
-"""Reserved names of families. Caps and rates that users declare must not use them."""
+"""Reserved names of families, the part of a scope's name before the ``=``. Caps and rates of users must not have these
+names."""
 
 UNIT_PATTERN: Final = r"[A-Za-z_][A-Za-z0-9_]{0,31}"
 """The pattern of the name of a unit."""
@@ -47,17 +48,19 @@ _SCOPE = re.compile(SCOPE_PATTERN)
 
 
 def encode_key(value: str) -> str:
-    """Return a key's value as a scope contains it: percent-encoded, without separators."""
+    """Return the value of a key in the form that names of scopes contain: percent-encoded, without separators."""
     return quote(value, safe="-_.:~")
 
 
 def scope(family: str, value: str) -> str:
-    """Return the scope of one key of a family."""
+    """Return the name of a scope, such as ``tenant=acme``, from its family and the value of its key."""
     return f"{family}={encode_key(value)}"
 
 
 def family_of(scope_name: str) -> str:
-    """Return the family of a scope. A name that is already a family is returned unchanged."""
+    """Return the family of a scope, such as ``tenant`` for ``tenant=acme``. The name of a family is returned
+    unchanged.
+    """
     return scope_name.partition("=")[0]
 
 
@@ -79,7 +82,9 @@ def is_counted(scope_name: str) -> bool:
 
 
 def is_scope(text: str) -> bool:
-    """Return whether a text is a valid scope or family of scopes."""
+    """Return whether a text is a valid name of a scope, such as ``tenant=acme``, or of a family of scopes, such as
+    ``tenant``.
+    """
     return _SCOPE.fullmatch(text) is not None
 
 
@@ -89,16 +94,20 @@ def canonical(scopes: Iterable[str]) -> list[str]:
 
 
 def lane_name(rank: int, scopes: Iterable[str]) -> str:
-    """Return the lane of jobs with this priority (0 critical to 3 low) and these scopes; an empty text without
-    scopes."""
+    """Return the name of the lane (the waiting line) of jobs with this priority (0 critical to 3 low) and these scopes;
+    an empty text without scopes.
+    """
     ordered = canonical(scopes)
     return "+".join((str(rank), *ordered)) if ordered else ""
 
 
 def scopes_of(lane: str) -> tuple[str, ...]:
-    """Return the scopes of a lane, in the lane's order. The empty lane has no scopes."""
+    """Return the scopes in the name of a lane (the waiting line of jobs with the same priority and scopes), in order.
+    The empty name has no scopes.
+    """
     return tuple(lane.split("+")[1:])
 
 
 RANK: Final = 10**15
-"""In the key ``open``, a sorted set of lanes, the scores of the priority N begin at N times this number."""
+"""In the sorted set ``open``, the scores of the lanes (waiting lines of jobs) of the priority N begin at N times this
+number."""

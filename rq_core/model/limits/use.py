@@ -1,4 +1,5 @@
-"""Computes how much of a rate is in use, and whether the scope of a rate or a breaker is open, paused or probing.
+"""Computes how much of a rate is in use, and whether the scope of a rate or a breaker is open, paused, or probing
+(after a pause, a single job tests it).
 
 The limit of the scope and the scope's value in the key ``rates`` decide both.
 """
@@ -13,8 +14,9 @@ from rq_core.model.limits.scopes import unit_of
 
 
 class ScopeUse(NamedTuple):
-    """The state of a scope of a rate or a breaker: whether the scope is open, paused or probing, and how much of a rate
-    is in use."""
+    """The state of a scope of a rate or a breaker: whether the scope is open, paused, or probing (after a pause, a
+    single job tests it), and how much of a rate is in use.
+    """
 
     standing: str = "open"
     """The scope's state. ``open``: jobs may begin as the limit allows. ``paused``: no job may begin. ``probing``: one

@@ -137,8 +137,8 @@ CLEARS: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.TICKED: (),
     _E.FREED: ("unique_name", "name_stands"),
 }
-"""Events about a job that leave the job's state unchanged, so they are not in EFFECTS. Each has the fields that become
-null. These events change no other fields except those in TAKES."""
+"""Events about a job that leave the job's state unchanged, so they are not in EFFECTS. Each is mapped to the fields
+that become null. These events change no other fields except those in TAKES."""
 
 TAKES: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.STEP_BEGUN: ("life",),

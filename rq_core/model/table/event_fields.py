@@ -14,8 +14,9 @@ _E = Event
 
 
 class EventField(NamedTuple):
-    """One position of an array in an outbox entry. Each job of an event has an array, and an event about the queue has
-    one. Null fields at the end may be left out."""
+    """One field of an event. An outbox entry has the values of an event's fields as arrays: one array for each job, or
+    one for the queue. Null values at the end of an array may be left out.
+    """
 
     name: str
     meaning: str

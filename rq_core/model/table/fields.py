@@ -43,8 +43,9 @@ class Field(NamedTuple):
     """The field's position among the traits, from 1; None: the field is not a trait. Traits are the optional fields at
     the end of each event with which a job begins (enqueued, restored, baseline)."""
     given: bool = False
-    """True if the producer passes the trait in the job's ties, under its name in a state line. The script ``enqueue``
-    checks the kind of such a trait, and copies it into the line and the event. Scripts compute all other traits."""
+    """True if the producer passes the trait with the job, under the trait's name in a state line. The script
+    ``enqueue`` checks the trait's kind, and copies the value into the state line and the event. Scripts compute all
+    other traits."""
     meaning: str = ""
     """The meaning of a trait, for the reference of events and tables."""
 
@@ -139,7 +140,7 @@ GIVEN: Final = tuple(field for field in TRAITS if field.given)
 where the script ``enqueue`` writes them. Some of the other traits come after the lane."""
 
 STAYS: Final = tuple(takewhile(lambda name: name != "lane", STATE_FIELDS))
-"""The fields of a state line before the lane. Claims do not change them."""
+"""The names of the fields that come before the lane in a state line. Claims do not change these fields."""
 
 COUNTERS: Final = ("claims", "failures", "losses", "unknown")
 """The counters of a job, which begin at 0: null in an event means 0."""

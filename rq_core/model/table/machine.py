@@ -201,8 +201,8 @@ version."""
 DEFAULT_PRIORITY: Final = Priority.NORMAL
 DEFAULT_MAX_ATTEMPTS: Final = 3
 DEFAULT_MAX_LOSSES: Final = 3
-"""The default of a job's max_losses. The defaults of a job are part of the layout, since a state line leaves out a
-field that has its default."""
+"""The default of a job's max_losses, the number of lost workers at which the job is dead. The defaults of a job are
+part of the layout, since a state line leaves out a field that has its default."""
 LIMIT_MAX: Final = 1_000_000
 """The greatest max_attempts and max_losses that a job may have."""
 LEFT_OPEN: Final = LIMIT_MAX + 1
