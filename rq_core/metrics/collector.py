@@ -192,7 +192,8 @@ def lag_s(queue: QueueOverview, last_at_ms: int | None) -> float:
     """Return the greatest possible lag of the log, in seconds: 0 if no event waits, else the time since the log's last
     event.
 
-    Without an event in the log (``last_at_ms``: None), the time counts from the beginning of the epoch.
+    Without an event in the log (``last_at_ms`` None), the time counts from the beginning of the queue's epoch, the
+    present stretch of its history in Redis.
     """
     if not queue.backlog:
         return 0.0

@@ -60,7 +60,8 @@ if TYPE_CHECKING:
 # each process.
 
 PATIENCE: Final = Patience(unsent=3.0, unknown=3.0)
-"""Seconds to wait for a shard of a cluster: a frozen shard must not delay work on the queues of other shards."""
+"""The maximum wait for one shard of a cluster, in seconds. A frozen shard must not delay work on the queues of other
+shards."""
 
 
 class Met(NamedTuple):
@@ -124,8 +125,9 @@ HEALTHY_LIFE_S: Final = 60.0
 """Seconds after which a worker counts as healthy. If the worker dies later than that, the pause before the next start
 is again the shortest one."""
 END_WAIT_S: Final = 15.0
-"""Seconds that a worker has, after the grace, to give back its jobs, report, and end; then the supervisor kills the
-worker. A worker whose handler holds the GIL, or blocks the event loop, does not receive signals."""
+"""Seconds that a stopping worker has, after the time for running jobs to finish (the grace), to give back its jobs,
+report, and end. Then the supervisor kills the worker. A worker whose handler holds the GIL, or blocks the event loop,
+does not receive signals."""
 FORCE_WAIT_S: Final = process_exit.FORCE_AFTER_S + process_exit.EXIT_FUNCTIONS_S + 1.0
 """Seconds within which a worker process must end after its work is over. The process ends itself by force before that.
 If it cannot, because a thread of a handler holds the GIL, the supervisor kills it."""

@@ -38,7 +38,8 @@ log = logging.getLogger(__name__)
 RETIRED: Final = 75
 """Exit status of a worker after --max-jobs or --max-memory (EX_TEMPFAIL): another worker takes its place at once."""
 HURRY: Final = signal.SIGUSR1
-"""The signal by which the supervisor ends the grace of a worker process."""
+"""The signal by which the supervisor ends the grace of a worker process, the time that running jobs have to finish at a
+stop."""
 CANNOT_RUN: Final = 69
 """Exit status of a supervised worker that cannot run: its server does not answer, or refuses it (EX_UNAVAILABLE)."""
 BROKEN: Final = 70
@@ -165,8 +166,8 @@ def _refused(error: RqCoreError, *, supervised: bool) -> int:
 def _stop_on_signals(worker: Worker, *, supervised: bool) -> None:
     """Make signals stop a worker.
 
-    A supervised worker stops at SIGTERM. systemd also sends SIGTERM to each process, so a second SIGTERM does not end
-    the grace. To end the grace, the supervisor sends HURRY.
+    A supervised worker stops at SIGTERM. Running jobs then have a time to finish (the grace). A second SIGTERM does not
+    end the grace, since systemd also sends SIGTERM to each process. To end it, the supervisor sends HURRY.
     """
     loop = asyncio.get_running_loop()
     if not supervised:

@@ -25,8 +25,9 @@ Rows = list[tuple[str, str]]
 
 
 def job_rows(row: ListedJob, standing: Standing, now_ms: float) -> Rows:
-    """Return the (name, value) rows about a job in Redis, about its lane, and about the scope or worker for which the
-    job waits."""
+    """Return the (name, value) rows about a job in Redis: its state and options, its lane (waiting line), and the scope
+    or worker for which it waits.
+    """
     job, facts = row.job, job_document(row.job)
     rows = [("job", job.id), ("queue", job.queue)]
     since = f", since {ago(facts['since_ms'], now_ms)}" if facts["since_ms"] else ""

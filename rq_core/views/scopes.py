@@ -144,7 +144,9 @@ def use_notes(use: ScopeUse, scope: str, now_ms: float, pause: Pause | None = No
 
 
 def standing_rows(standing: Standing, now_ms: float) -> list[tuple[str, str]]:
-    """Return the (name, value) rows about a job's lane and the scope for which it waits."""
+    """Return the (name, value) rows about a job's lane (waiting line), and about the full or paused scope for which the
+    job waits.
+    """
     rows = [("lane", standing.lane)] if standing.lane else []
     if standing.paused and standing.job.state == "ready":
         rows.append(("waits for", "the queue, which is paused"))
@@ -175,7 +177,7 @@ def standing_rows(standing: Standing, now_ms: float) -> list[tuple[str, str]]:
 
 
 def standing_document(standing: Standing) -> dict[str, Any]:
-    """Return a job's lane and the scope for which it waits as a JSON document."""
+    """Return a JSON document about a job's lane (waiting line) and the full or paused scope for which the job waits."""
     return {
         "lane": standing.lane or None,
         "place": standing.place or None,

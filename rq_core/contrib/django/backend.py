@@ -8,8 +8,8 @@
         }
     }
 
-A task that is enqueued inside ``transaction.atomic()`` is a row of the inbox in the same transaction. Outside of a
-transaction, it is enqueued at once.
+Inside ``transaction.atomic()``, ``enqueue`` inserts a row into the inbox, a table in the project's database. A relay
+enqueues the job after the commit. Outside of a transaction, ``enqueue`` sends the job to Redis at once.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class Backend(django_tasks.BaseTaskBackend):
         task_functions.remember_task(task)
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        """Enqueue a job, and return Django's result for it. In a transaction of ``database``, the job is a row of the
-        inbox.
+        """Enqueue a job, and return Django's result for it. In a transaction of ``database``, the job is inserted into
+        the inbox, a table in this database.
 
         Raises the errors of PreparedTask.enqueue and TaskWithin.enqueue. Raises ImproperlyConfigured if OPTIONS have an
         unknown name. If the database has no inbox, raises InboxNotMigrated, a subclass of InboxMissing whose message

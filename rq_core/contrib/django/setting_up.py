@@ -150,8 +150,9 @@ def _inboxes(app: App) -> list[str]:
 
 
 def _lacks_tables(alias: str) -> bool:
-    """Return whether a database lacks the tables of the inbox. False if the database does not answer within some
-    seconds."""
+    """Return whether a database lacks the tables of the inbox; also False if the database does not answer within some
+    seconds.
+    """
     from django.db import connections
 
     facts = connections.settings[alias]
