@@ -37,8 +37,8 @@ class RetryLater(HandlerSignal):
     """the handler asked to be run again later."""
 
     def __init__(self, reason: str = "retry later", *, after: float | None = None) -> None:
-        """Create the signal. ``after`` is the delay before the next attempt, in seconds or as a timedelta. With None,
-        the task's retry policy sets the delay.
+        """Create the exception. ``after`` is the delay before the next attempt, in seconds or as a timedelta. With
+        None, the task's retry policy sets the delay.
 
         Raises InvalidOption for an invalid delay.
         """
@@ -50,7 +50,7 @@ class Snooze(HandlerSignal):
     """the handler gave its job back for {after} s; no attempt is spent."""
 
     def __init__(self, after: float, reason: str = "snoozed") -> None:
-        """Create the signal. ``after`` is the time in which no worker claims the job, in seconds or as a timedelta.
+        """Create the exception. ``after`` is the time in which no worker claims the job, in seconds or as a timedelta.
         With 0 or less, the job is ready at once.
 
         Raises InvalidOption for an invalid duration.
