@@ -127,8 +127,8 @@ class InboxFileMissing(InboxUnavailable):
     """the database {url} does not answer: {why}"""
 
     lacks_file = True
-    """True, so that rq_core, which cannot import this class, finds the error. In a Django project another command
-    creates the file."""
+    """Always True. rq_core cannot import this class, and recognises the error by this attribute. In a Django project,
+    rq_core then names the command that creates the file."""
 
 
 class AuditError(RqCoreError):

@@ -121,7 +121,8 @@ def _print_traceback(events: Sequence[LoggedEvent]) -> None:
 
 _HEADS: Final = ("at", "queue", "number", "event", "claim", "by", "task", "detail")
 _DETAIL_MIN: Final = 30
-"""Least width of the column of details, in characters; on a narrower console, details have lines of their own."""
+"""Minimum width of the table's details column, in characters. On a narrower console, each event's details go on a line
+below the event."""
 
 
 def print_history(console: Console, events: Sequence[LoggedEvent], title: str) -> None:
@@ -152,7 +153,7 @@ def print_history(console: Console, events: Sequence[LoggedEvent], title: str) -
 
 
 def _row(event: LoggedEvent) -> tuple[str, ...]:
-    """Return the cells of an event, in the order of _HEADS."""
+    """Return the table cells of one event, in the order of the column heads ``_HEADS``."""
     from sql_audit.queries.event_list import detail_of, short
 
     detail = ", ".join(

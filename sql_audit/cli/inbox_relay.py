@@ -76,7 +76,9 @@ def relay_command_line(
 ) -> tuple[list[str], dict[str, str]]:
     """Return the command by which a supervisor of workers starts a relay, and its environment variables.
 
-    See rq_core.model.plugins.CompanionCommand."""
+    A relay hands jobs from an inbox (tables in the user's database) over to Redis. See
+    rq_core.model.plugins.CompanionCommand.
+    """
     program = [sys.executable, "-m", "rq_core.cli", "inbox", "run", "--until-stdin-ends"]
     return [*program, "--prefix", prefix], {
         REDIS_URL_VARIABLE: redis_url,

@@ -133,9 +133,10 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
 
 def _tell_parent(word: bytes) -> None:
-    """Tell the supervisor that started this mirror that the mirror is ready, or that its database does not answer.
+    """Write ``word`` to the pipe of the supervisor that started this mirror: the mirror is ready, or its database does
+    not answer.
 
-    ``word`` is written to the supervisor's pipe. Without a supervisor, nothing happens.
+    Without a supervisor, do nothing.
     """
     if place := os.environ.pop(READY_VARIABLE, ""):
         with contextlib.suppress(BrokenPipeError):

@@ -57,8 +57,9 @@ def why_command(job: str, url: str | None, queue: str | None, as_json: bool) -> 
 
 
 def _span_of(period: JobPause | JobWait) -> tuple[float, float]:
-    """Return the beginning and the end of a period (Unix ms). Of two periods that begin at once, the shorter one came
-    first.
+    """Return a sort key for the waits and pauses of a job: the beginning and the end (Unix ms; infinite if not ended).
+
+    If two of them begin at the same time, the one that ended first sorts first.
     """
     return period.since_ms, math.inf if period.until_ms is None else period.until_ms
 
@@ -134,7 +135,9 @@ def _document(answer: Moment) -> dict[str, Any]:
 
 
 def _say_moment(queue: str, answer: Moment) -> None:
-    """Print the jobs that ran and waited in a queue at a time, and the number of holders of each scope."""
+    """Print the jobs that ran and the jobs that waited in a queue at one moment, and the number of claims that each
+    scope counted then. (A scope is what a cap or a rate counts, such as ``tenant=acme``.)
+    """
     from sql_audit.queries.history import under
     from sql_audit.queries.occupancy import COUNTED_MAX
 

@@ -62,8 +62,8 @@ def asking(url: str | None) -> Iterator[Engine]:
 
 
 def known_watermarks(engine: Engine, queue: str | None) -> list[Watermark]:
-    """Return the watermark (the last mirrored entry) of ``queue``. Without ``queue``, return the watermark of every
-    queue.
+    """Return the watermark of ``queue``, or without ``queue`` the watermark of every queue. A watermark is the last
+    event that the mirror has copied from Redis to SQL.
 
     Raises QueueNotMirrored if the log has no such queue, and NothingMirrored if the log is empty.
     """
@@ -76,7 +76,9 @@ def known_watermarks(engine: Engine, queue: str | None) -> list[Watermark]:
 
 
 def not_mirrored(engine: Engine, queue: str | None) -> QueueNotMirrored | NothingMirrored:
-    """Return QueueNotMirrored: the audit database lacks ``queue``. Without ``queue``, return NothingMirrored."""
+    """Return QueueNotMirrored, the error that the audit database lacks ``queue``. Without ``queue``, return
+    NothingMirrored.
+    """
     from sql_audit.queries import history
 
     if queue is None:

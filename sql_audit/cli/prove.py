@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 class _Sha256(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A head of a chain on the command line: 64 hex digits.
+    """The click type of a chain's newest hash (its head): 64 hex digits.
 
-    Other text is a usage error, so that a mistyped head is not reported as a rewritten log.
+    Other text is a usage error, so that a mistyped hash is not reported as a rewritten log.
     """
 
     name = "sha256"

@@ -19,7 +19,7 @@ from sql_audit.times import readable
 
 
 class _Span(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A time span on the command line, such as 90d, converted to ms. A year has 365 days."""
+    """The click type of a time span such as 90d, converted to ms. A year has 365 days."""
 
     name = "span"
 
@@ -32,7 +32,7 @@ class _Span(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 class _Keep(_Span):
-    """An outcome and a time span on the command line: dead=1y."""
+    """The click type of an outcome and the time for which its jobs are kept, such as dead=1y."""
 
     name = "keep"
 

@@ -79,7 +79,7 @@ _COUNTS: Final = {
     "jobs": "jobs", "succeeded": "succeeded", "claims": "claims", "retries": "retries", "expired": "lease_expired",
     "rolled back": "rolled_back", "dead": "dead", "cancelled": "cancelled", "discarded": "discarded",
 }  # fmt: skip
-"""By head of a column: the field of the report with the count that the column shows."""
+"""The report's columns with counts: from the head of each column to the report's field that the column shows."""
 _TIMES: Final = {
     "waited p50": "waited_p50_ms", "waited p95": "waited_p95_ms", "ran p50": "ran_p50_ms", "ran p95": "ran_p95_ms",
 }  # fmt: skip
@@ -87,7 +87,7 @@ _DROPPED: Final = (
     "discarded", "cancelled", "expired", "rolled back", "jobs/s", "waited p95", "ran p95", "retries", "claims",
     "waited p50", "ran p50",
 )  # fmt: skip
-"""The columns that a narrow terminal leaves out, in this order."""
+"""The columns that are left out on a narrow terminal, the least important first."""
 
 
 def print_report(answer: Report) -> None:

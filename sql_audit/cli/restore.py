@@ -139,7 +139,8 @@ def restore(
 def _from_here(
     client: Client, database: Database, marks: list[Watermark], queue: str | None
 ) -> list[Watermark]:
-    """Return the watermarks of the queues that are mirrored from the client's key prefix.
+    """Return the watermarks of the queues that are mirrored from this Redis, under the client's key prefix. (A
+    watermark is the last event of a queue that SQL has.)
 
     Raises SourceDiffers if the log belongs to another Redis, if ``queue`` has another prefix, or if no queue is left.
     """

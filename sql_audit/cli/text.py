@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def print_answer(document: dict[str, Any], marks: Sequence[Watermark]) -> None:
-    """Print an answer as one JSON document, with the watermarks of the log for which it is valid."""
+    """Print an answer as one JSON document, together with the last mirrored event of each queue (its watermark): the
+    answer is valid up to that event.
+    """
     print_json(document | {"watermarks": [dataclasses.asdict(mark) for mark in marks]})
 
 

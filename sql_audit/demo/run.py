@@ -185,10 +185,10 @@ def _show_files(report: reports.Report, deed: Deed, root: Path) -> None:
 def _progress(
     total: int,
 ) -> Iterator[tuple[Callable[[int], None], Callable[[int], None], Callable[[str], None]]]:
-    """Show a progress bar of the enqueued jobs and one of the finished jobs. Yield three functions.
+    """Show two progress bars: one of the enqueued jobs, one of the finished jobs. Yield three functions.
 
-    The first adds to the enqueued jobs. The second sets the number of finished jobs. The third prints a line above the
-    bars.
+    The first function adds to the enqueued jobs. The second sets the number of finished jobs. The third prints a line
+    above the bars.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -52,7 +52,7 @@ class DemoOutcome:
     events: int
     digest_mismatches: int
     duplicates: int
-    """Number of files that were hashed twice: the killed worker had hashed them, but had not settled their jobs."""
+    """Number of files that were hashed twice: the killed worker had hashed them, but had not yet reported success."""
     seconds: float
     again_ms: int
     """The longest time from the kill until a job of the killed worker was claimed again (ms)."""
@@ -60,7 +60,7 @@ class DemoOutcome:
     """Number of larger files that the capped task compressed."""
     size: int
     packed: int
-    """The total number of bytes of the larger files after the compression; ``size`` is the number before it."""
+    """The total size of the larger files after compression, in bytes. ``size`` is their size before."""
     compressing: int
     """The highest number of claims of the capped task that were in force at once, according to the log in SQL."""
     problems: tuple[str, ...]
@@ -121,8 +121,8 @@ class Stage:
 
     @contextlib.contextmanager
     def mirror(self) -> Iterator[None]:
-        """Run the mirror as a process during the block. The block begins when the mirror has switched the queue's log
-        on.
+        """Run the mirror, which copies events from Redis to SQL, as a process during the block. The block begins when
+        the queue's audit log is on.
 
         End the workers before the block ends, so that the mirror copies their last events.
         """

@@ -35,23 +35,26 @@ class QueueState:
     parked: int
     """Number of parked rows. If there are more rows than are counted, this is the number of the counted rows."""
     relayed: int
-    """Number of rows that became jobs."""
+    """Number of rows that became jobs in Redis so far."""
     held: int
-    """Number of rows that became no job, since another job has the unique name, or a scope is full and its cap
-    discards."""
+    """Number of rows that did not become jobs, because another job has the unique name, or because a cap was full and
+    discards further jobs."""
     duplicate: int
-    """Number of rows that became no job, since a job with the same id is live, or the id is remembered."""
+    """Number of rows that did not become jobs, because Redis has a job with the same id, or still remembers the id of
+    an ended job."""
     sending: int
-    """Number of rows of the batch that is on its way."""
+    """Number of rows in the batch that a relay has sent, or is about to send, to Redis. 0: there is no such batch."""
     slot: str | None
     number: int | None
-    """The call slot and number of the last batch."""
+    """The number of the last batch's call to Redis within its call slot ``slot``. Redis carries out each number of a
+    slot only once."""
     sent_ms: int | None
-    """Milliseconds since the batch on its way was chosen; None: no batch is on its way."""
+    """Milliseconds since the rows of the unanswered batch were chosen; None: no batch is unanswered."""
     relay: str | None
-    """The relay that sent the last batch."""
+    """The name of the relay that sent the last batch."""
     damage: str | None = None
-    """The error, if the queue's row of ``rqc_relay`` cannot be read; the other facts of that row are missing then."""
+    """An error message if the queue's row of ``rqc_relay`` cannot be read. The fields that come from this row are then
+    empty. None: the row can be read."""
 
 
 class QueueStates(NamedTuple):
@@ -59,7 +62,7 @@ class QueueStates(NamedTuple):
 
     queues: list[QueueState]
     left_out: int
-    """Number of queues that were not read."""
+    """Number of queues whose state was not read, because the caller asked for fewer queues."""
 
 
 def states(session: Session) -> list[QueueState]:
@@ -141,8 +144,10 @@ def _text(queue: str | bytes) -> str:
 def parked_rows(
     session: Session, *, queue: str | None = None, most: int = 100
 ) -> list[dict[str, Any]]:
-    """Return up to ``most`` parked rows, newest first. Each row is a dict from the name of a column to its text; ``id``
-    is an int.
+    """Return up to ``most`` parked rows (rows that could not become jobs), newest first, from ``queue`` or from all
+    queues.
+
+    Each row is a dict from column name to text; only ``id`` is an int.
     """
     names = COLUMNS[PARKED].split()
     # On SQLite, a person may have written bytes into any column of this table.

@@ -1,7 +1,8 @@
-"""Notices a copied or moved inbox: a copy must not hand over the rows of the original.
+"""Notices a copied or moved inbox: a relay must not hand over the rows of a copy, since the original hands them over.
 
-A copy (pg_dump for staging, cp) has all rows of the original. So the first relay stores the database's place in the
-inbox. :mod:`sql_audit.store.connection.database_identity` computes the place.
+A copy (pg_dump for staging, cp) has all rows of the original. So the first relay stores in the inbox where the database
+is: its place. :mod:`sql_audit.store.connection.database_identity` computes the place, from PostgreSQL's system
+identifier and the database's oid, or from the SQLite file's inode.
 
 If the database is later in another place, every relay refuses the inbox. An operator must then say whether the database
 was copied or moved.
@@ -26,19 +27,21 @@ NO_PLACE = (
 
 
 class Settled(NamedTuple):
-    """The state of an inbox after :func:`move_inbox` or :func:`fork_inbox`."""
+    """The inbox after an operator has said that its database was moved (:func:`move_inbox`) or copied
+    (:func:`fork_inbox`).
+    """
 
     inbox_id: str
     place: str
     parked: int
-    """The number of rows that were parked, since the original has them, too."""
+    """Number of rows that were set aside (parked), because the original inbox has them, too, and hands them over."""
 
 
 def check_place(session: Session) -> str:
-    """Check that the database is in its stored place, and return the inbox's id. If no place is stored yet, store the
-    current one.
+    """Check that the inbox's database is the original and not a copy, and return the inbox's id.
 
-    Raise InboxCopied if the database is in another place.
+    The database's place (PostgreSQL's system identifier, or the SQLite file's inode) must be the stored one. If no
+    place is stored yet, store the current one. Raise InboxCopied if the database is in another place.
     """
     with explaining(session.address):
         here = place_of(session.engine)
@@ -52,9 +55,10 @@ def check_place(session: Session) -> str:
 
 
 def compare_place(session: Session) -> str:
-    """Check that the database is in its stored place, and return the inbox's id. Nothing is written.
+    """Check that the inbox's database is the original and not a copy, and return the inbox's id. Nothing is written.
 
-    Raise InboxCopied if the database is in another place.
+    The database's place (PostgreSQL's system identifier, or the SQLite file's inode) must be the stored one, if one is
+    stored. Raise InboxCopied if the database is in another place.
     """
     with explaining(session.address):
         here = place_of(session.engine)
@@ -66,7 +70,9 @@ def compare_place(session: Session) -> str:
 
 
 def _stored(session: Session, transaction: Transaction) -> tuple[str, str | None]:
-    """Return the inbox's id and the stored place of its database (None: no place yet). Raise InboxDamaged."""
+    """Return the inbox's id, and the place where its database was first used (None: no relay has used it yet). Raise
+    InboxDamaged.
+    """
     rows = transaction.run(f"SELECT inbox_id, place FROM {PLACE}").all()  # noqa: S608
     if len(rows) != 1:
         raise InboxDamaged(url=session.url, what=NO_PLACE)
@@ -79,15 +85,17 @@ def _is_same(bound: str, here: str) -> bool:
 
 
 def move_inbox(session: Session) -> Settled:
-    """Store the database's current place in its inbox, after the database was moved or restored."""
+    """Store the database's current place in its inbox, because the database was moved or restored. Relays then accept
+    it again.
+    """
     return _settle(session, is_copy=False)
 
 
 def fork_inbox(session: Session, *, same_place: bool = False) -> Settled:
-    """Give a copied inbox a new id, and park the copied rows: the original hands these rows over.
+    """Make a copied inbox independent: give it a new id, and park its rows, which the original hands over.
 
-    Raise InboxInPlace if the database is in its stored place, or if no place is stored. ``same_place`` skips this
-    check, for a copy of a whole server or disk.
+    Raise InboxInPlace if the database does not look like a copy: it is in its stored place, or no place is stored.
+    ``same_place`` skips this check, for a copy of a whole server or disk.
     """
     return _settle(session, is_copy=True, same_place=same_place)
 

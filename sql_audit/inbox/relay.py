@@ -1,8 +1,9 @@
 """Hands the rows of a user's database over to Redis, each exactly once.
 
-Before a batch is sent, the relay commits to the database which rows, call slots and call number the batch has. Redis
-carries out a call number once, and answers a repeated call as before. So if a batch has no answer, any relay may send
-it again. The rows are deleted only after the answer. No lock is held while a batch is being sent.
+Before a relay sends a batch, it commits to the database which rows the batch has, and the slot and the number of each
+call to Redis. Redis carries out each number of a slot once, and answers a repeated call as before. So if a batch has no
+answer, any relay may send it again. The rows are deleted only after the answer. No lock is held while a batch is being
+sent.
 
 A COMMIT waits for the disk, so one batch has the rows of several calls. Each call has its own slot; all calls of the
 batch have the same call number. A row's position in the batch determines the row's call.
@@ -40,17 +41,18 @@ CALLS_MAX: Final = 8
 """Maximum number of calls in a batch. More calls are faster, since a COMMIT waits for the disk. But a program that
 writes to the same SQLite file waits for the transaction of the whole batch, which takes about 30 ms."""
 ADOPT_MS: Final = 5_000
-"""Milliseconds after which any relay may send a batch that has no answer yet."""
+"""Milliseconds after which any relay may send another relay's batch that has no answer yet."""
 SHOWN_MAX: Final = 300
-"""Maximum number of characters of a row's text in the log."""
+"""Maximum number of characters that a log message shows of a row's text."""
 DAY_S: Final = 86_400.0
 PARK_MS: Final = 29 * 86_400_000
-"""Milliseconds after which a batch without an answer is parked. Redis remembers a slot for 30 days after the slot's
-first call. A relay uses a slot for one day, so a batch's call may come up to one day after the slot's first call: 29
-days are left."""
+"""Milliseconds after which the rows of a batch without an answer are parked: an operator must decide about them.
+
+Redis recognises a repeated call for 30 days after the first call in its slot. A relay uses a slot for one day. So a
+batch may be sent again for 29 days."""
 SEND_MS: Final = PARK_MS - 86_400_000
-"""Milliseconds after which a batch is not sent any more. This is a day before PARK_MS, since a relay may be stopped
-for up to a day between its turn and its call."""
+"""Milliseconds after which a batch is not sent again. This is a day less than PARK_MS, since a relay's process may be
+suspended for up to a day before it makes the call."""
 MISMATCH: Final = (
     "a job of this id is live or remembered, and it has another task or other arguments"
 )
@@ -63,7 +65,8 @@ ALTERED: Final = (
     " known: look for the job, then retry or drop the row"
 )
 LEFT: Final = 0
-"""The id that a batch has in the place of a row that has left the batch. No row has this id."""
+"""Replaces a row's id in a committed batch if the row no longer belongs to the batch. The other rows keep their
+positions. No row has this id."""
 SET_BACK: Final = (
     "queue %s: the database was set back to an older state: %s in it again, or will be sent again. A row whose job is"
     " live is a duplicate; a row whose job has ended, and whose id is not remembered, runs again"
@@ -71,7 +74,7 @@ SET_BACK: Final = (
 
 
 def _back(rows: int) -> str:
-    """Return the words about a number of rows for the message ``SET_BACK``."""
+    """Return the part of the log message ``SET_BACK`` that counts rows, such as "2 rows that were handed over are"."""
     return counted(rows, "row that was handed over is", "rows that were handed over are")
 
 
@@ -82,36 +85,37 @@ class RelayOutcome(Enum):
     IDLE = auto()
     """There was nothing to do."""
     HELD = auto()
-    """Another relay has locked the queue, or has sent a batch whose answer is not in the database yet."""
+    """Another relay is at work: it has locked the queue, or it waits for Redis' answer to a batch."""
 
 
 @dataclass(slots=True)
 class _Queue:
-    """The facts about one queue that a relay keeps from turn to turn."""
+    """The state of one queue that a relay keeps in memory from turn to turn."""
 
     name: str
     slot: str = ""
     number: int = 0
     drawn_at: float = 0.0
     sent: Number | None = None
-    """The last batch that this relay has committed."""
+    """The call slot and number of the last batch that this relay committed to the database."""
     answer: BatchAnswer | None = None
-    """The answer to a batch whose end, as far as this relay knows, is not in the database yet."""
+    """Redis' answer to a batch, until the relay has stored the end of the batch in the database."""
     handled: int = 0
-    """The number of handled rows in the database after the last turn in which this relay had locked the queue."""
+    """Number of rows that had left the inbox when this relay last locked the queue. A lower number later shows that the
+    database was set back to an older state."""
     most: int = sending.CALL_ROWS
     """Number of rows to read at once. It is lower if rows are large."""
     single: int = 0
-    """Number of batches of one row each that are still to be sent, to find the row for which Redis refused a call."""
+    """Number of rows that are still to be sent in batches of one row, to find the row that made Redis refuse a call."""
 
 
 @dataclass(slots=True)
 class _Step:
-    """The results of a turn's transaction, and the work that is left to do after its COMMIT."""
+    """The results of a turn's database transaction: the batch to send after the COMMIT, and warnings to log."""
 
     batch: RowBatch | None = None
     needs: set[str] = field(default_factory=set)
-    """Tasks whose policies must be read."""
+    """Tasks whose policies (caps and options) must first be read from Redis."""
     moved: bool = False
     held: bool = False
     says: list[tuple[Any, ...]] = field(default_factory=list)
@@ -120,7 +124,9 @@ class _Step:
 
 
 class Relay:
-    """Hands rows over, one turn at a time. After an error, this or another relay can make the next turn."""
+    """Hands rows of the inbox over to Redis, one turn at a time. A turn ends the answered batch and sends the next one.
+    After an error, this or another relay can make the next turn.
+    """
 
     def __init__(
         self,
@@ -131,8 +137,8 @@ class Relay:
         clock: Callable[[], float] = time.time,
         on_step: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Begin before the first turn. ``on_step`` is called between the steps of a turn; tests use it to kill the
-        relay there.
+        """Prepare a relay; nothing is read yet. ``on_step`` is called between the steps of a turn: tests use it to kill
+        the relay there.
         """
         self.name = boot_id("r")
         self._session = session
@@ -273,7 +279,8 @@ class Relay:
         error: StaleCall | BadArguments,
         step: _Step,
     ) -> None:
-        """End a call that Redis refuses for good. Its rows stay, and are sent again under another number.
+        """End a call that Redis refuses for good. Its rows stay in the inbox, and are sent again with a new call
+        number.
 
         If Redis rejects the arguments of a call with one row, the row is parked.
         """
@@ -315,9 +322,10 @@ class Relay:
     def _choose(
         self, transaction: Transaction, queue: _Queue, step: _Step, ended: RowCounts
     ) -> RowBatch | None:
-        """Choose the rows of the next batch, write the batch, and add the counts of the batch that ended.
+        """Choose the rows of the next batch and write the batch to the database. Also add ``ended``, the counts of the
+        preceding batch.
 
-        Return None, and write no batch, if no row can be sent now.
+        Return None, and write nothing, if no row can be sent now.
         """
         ids: list[int] = []
         jobs: list[NewJob] = []
@@ -376,10 +384,10 @@ class Relay:
         return end - begin == sending.CALL_ROWS
 
     def _job(self, transaction: Transaction, name: str, row: InboxRow) -> NewJob | None:
-        """Return the job of a row; None if another row has the job's id.
+        """Make the job of a row. Return None if another row has the job's id; the row is then deleted.
 
-        A row that another program inserted is packed first, so that every relay makes the same job of the row. Raise
-        Unreadable or PolicyNeeded.
+        If another program inserted the row, the relay first computes the job's options and stores them in the row, so
+        that every relay makes the same job. Raise Unreadable or PolicyNeeded.
         """
         if row.packed is not None:
             return self._jobs.job(name, row)
@@ -397,7 +405,10 @@ def _shown(fact: Any) -> Any:
 
 
 def _fitting(most: int, rows: int, size: int) -> int:
-    """Return how many rows to read next to fill about one call. The last read had ``rows`` rows of ``size`` bytes."""
+    """Return how many rows to read next, so that they fill about one call to Redis.
+
+    ``most`` is the number before. The last read returned ``rows`` rows with ``size`` characters of arguments.
+    """
     if size > 2 * ENQUEUE_CHUNK_BYTES:
         return max(1, rows * ENQUEUE_CHUNK_BYTES // size)
     return min(sending.CALL_ROWS, most * 2)

@@ -1,6 +1,7 @@
 """Makes jobs from rows of the inbox.
 
-rq-core packs the rows that it inserts. Other programs insert rows with the name of a task and options.
+Rows that rq-core inserts have the job's computed options in packed form. Other programs insert rows with the name of a
+task and options; a relay packs these rows.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from rq_core.model.packed_job import Unreadable, pack, unpack
 from sql_audit.inbox.session import InboxRow
 
 _INSTANTS: Final = ("at", "expires")
-"""The options that may be instants, which JSON has as texts."""
+"""The options that may be times. JSON has no times, so rows have them as texts."""
 _OPTIONS: Final = (
     "delay", "at", "expires", "timeout", "priority", "max_attempts", "max_losses", "remember", "idempotency_key",
     "headers", "keep_result", "audit_result", "keys",
 )  # fmt: skip
-"""The options that a row of another program may have."""
+"""The job options that other programs may use in the rows that they insert."""
 
 
 class PolicyNeeded(Exception):
-    """A task's policy (its caps and options) must first be read from Redis, outside of the transaction."""
+    """Raised if a relay must first read a task's policy (its caps and options) from Redis, outside the transaction."""
 
     def __init__(self, task: str) -> None:
         super().__init__(task)
@@ -51,7 +52,7 @@ class JobMaker:
             draft.read(self._client.run(self._client.calls.caps.policy(queue, task)))
 
     def job(self, queue: str, row: InboxRow) -> NewJob:
-        """Return the job of a row that has its packed form. Raise Unreadable."""
+        """Make the job of a row that has its options in packed form. Raise Unreadable if the row cannot be read."""
         _, job_id, task, args, _, packed, age_ms = row
         try:
             return unpack(
@@ -63,8 +64,11 @@ class JobMaker:
             raise
 
     def packed(self, queue: str, row: InboxRow) -> InboxRow:
-        """Add the packed form to a row that another program inserted, and return the new row. Raise Unreadable or
-        PolicyNeeded.
+        """Compute the job of a row that another program inserted, and return the row with the job's options in packed
+        form.
+
+        Raise Unreadable if the row cannot become a job, and PolicyNeeded if the task's policy must first be read from
+        Redis.
         """
         _check_unicode(row)
         try:
@@ -98,8 +102,8 @@ def _check_unicode(row: InboxRow) -> None:
 
 
 def _check_heard(job: NewJob) -> None:
-    """Raise Unreadable if a cap or a unique name may reject the job, since the producer would not learn of the
-    rejection.
+    """Raise Unreadable if a cap or a unique name of the task may reject the job. The producer has committed its row
+    already and would not learn of the rejection.
     """
     if any(rule.startswith(("reject|", "most|")) for rule in job.full.split()):
         raise Unreadable(

@@ -47,7 +47,8 @@ AGE_MS: Final[Mapping[str, str]] = {
     ),
     "sqlite": "coalesce(CAST((julianday('now') - julianday(created_at)) * 86400000 AS INTEGER), 0)",
 }
-"""The expression for the age of a row in ms, by the database's clock. A row without a valid time counts as new."""
+"""The SQL expression for the age of a row in ms by the database's clock, by the kind of database. A row without a valid
+time counts as new."""
 
 # A row's age counts from its INSERT, also in a long transaction; and all rows of one INSERT have the same.
 # Most of the table's rows are dead ones, so it is vacuumed by their number, whatever its size.
@@ -149,14 +150,14 @@ _AFTER: Final = {
     PARKED: "CREATE INDEX rqc_inbox_parked_job ON rqc_inbox_parked (job_id)",
     PLACE: "INSERT INTO rqc_inbox_place (one) VALUES (1)",
 }
-"""The statement that follows the creation of a table."""
+"""The statement to execute after a table was created, by the table's name."""
 _EXISTS: Final = {
     "postgresql": "SELECT to_regclass(%s) IS NOT NULL",
     "sqlite": "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?",
 }
 _LOCK: Final = "SELECT pg_advisory_xact_lock(1919706473)"
-"""Locks the creation of tables on PostgreSQL until the end of the transaction. Two programs may find a database without
-the tables at the same moment."""
+"""The statement that locks the creation of tables on PostgreSQL until the end of the transaction. Two programs may
+create the tables at the same moment."""
 
 
 def ddl(url: str) -> tuple[str, ...]:
@@ -205,7 +206,7 @@ def missing_tables(connection: Connection) -> tuple[str, ...]:
 _COLUMN: Final = re.compile(r"^  ([a-z_]+) (\w+)(.*)$", re.MULTILINE)
 _KEY: Final = re.compile(r"^  (?:PRIMARY KEY|UNIQUE) \(([^)]*)\)", re.MULTILINE)
 _TYPES: Final = {"timestamptz": "timestamp with time zone"}
-"""For types that PostgreSQL's catalog names differently: the catalog's name, by the name in the statements."""
+"""PostgreSQL's own names of types, by the names in the CREATE statements, where the two differ."""
 _PG_COLUMNS: Final = """SELECT attname, format_type(atttypid, atttypmod), attnotnull, atthasdef OR attidentity <> ''
  FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"""
 _PG_INDEXES: Final = """SELECT indisunique AND indpred IS NULL, (SELECT string_agg(attname, ', ' ORDER BY at)
@@ -221,8 +222,8 @@ _LITE_KEY: Final = """SELECT group_concat(name, ', ') FROM (SELECT name FROM pra
 _BEHIND: Final = """SELECT CASE WHEN has_sequence_privilege(s, 'USAGE') OR has_sequence_privilege(s, 'SELECT')
  THEN (SELECT max(id) FROM rqc_inbox) > coalesce(pg_sequence_last_value(s), 0) END
  FROM CAST(pg_get_serial_sequence('rqc_inbox', 'id') AS regclass) AS s"""
-"""Returns whether the sequence of ids may give an id that a row already has; null if the user may not read the
-sequence."""
+"""A PostgreSQL query: true if the sequence of ids may next give an id that a row already has, for example after an
+import. Null if the user may not read the sequence."""
 
 
 class _Column(NamedTuple):

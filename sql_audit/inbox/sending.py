@@ -1,7 +1,7 @@
-"""Sends batches of rows to Redis, and reads the answers.
+"""Sends batches of inbox rows to Redis, and reads the answers.
 
-A batch is sent in calls. Each call has its own slot; all calls of the batch have the same call number. A row's position
-in the batch determines the row's call.
+A batch is sent in calls. Each call has a slot and a number, and Redis carries out each number of a slot once. All calls
+of the batch have the same number, and each has its own slot. A row's position in the batch determines the row's call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ otherwise two relays would divide a batch into different calls, and hand rows ov
 
 
 class Number(NamedTuple):
-    """A call slot, and the number of a call in this slot."""
+    """Identifies a call to Redis: the call's slot, and its number within the slot. Redis carries out each number of a
+    slot once.
+    """
 
     slot: str
     number: int
@@ -32,11 +34,12 @@ class Number(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Rows that a relay committed as one batch."""
+    """The rows that a relay sends to Redis together, as committed to the database."""
 
     of: Number
     jobs: Sequence[NewJob | None]
-    """The jobs of the rows, in the order in which the rows' ids were committed; None: the row is gone."""
+    """The jobs made from the rows, in the order of the batch. None in place of a row that was deleted or parked
+    meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +47,12 @@ class CallAnswer:
     """The answer of Redis to one call of a batch."""
 
     others: Sequence[tuple[int, str]] = ()
-    """A pair for each row that became no new job: the row's place in the call, from 0, and the outcome."""
+    """A pair for each row that became no new job: the row's position in the call (from 0), and the outcome, such as
+    ``duplicate``."""
     error: StaleCall | BadArguments | None = None
     is_whole: bool = True
-    """True if all rows of the call were sent. If false, the answer may belong to an earlier, longer call; the places in
-    ``others`` then refer to the rows of the longer call."""
+    """True if the call had a job for each of its rows. False if rows were missing: Redis may then have answered as it
+    answered an earlier call with all rows, so the positions in ``others`` may count the missing rows."""
 
 
 class BatchAnswer(NamedTuple):
@@ -68,8 +72,8 @@ class Sender:
     def send(self, queue: str, batch: RowBatch, inbox_id: str) -> BatchAnswer | None:
         """Send the calls of a batch, one after the other, and return the answers.
 
-        Return None if the queue's epoch changed between the calls: Redis may have forgotten the first calls. Raise
-        RqCoreError if a call has no answer. In both cases the batch must be sent again.
+        Return None if Redis lost data between the calls (the queue's epoch changed), so that it may have forgotten the
+        first calls. Raise RqCoreError if a call has no answer. In both cases the batch must be sent again.
         """
         places = range(0, len(batch.jobs), CALL_ROWS)
         calls = PreparedItems(_call(self._client, queue, batch, at, inbox_id) for at in places)
@@ -102,12 +106,16 @@ class Sender:
 
 
 def _rows(batch: RowBatch, at: int) -> Sequence[NewJob | None]:
-    """Return the jobs of one call. ``at`` is the position (from 0) of the call's first row in the batch."""
+    """Return the part of a batch that one call sends. ``at`` is the position (from 0) of the call's first row in the
+    batch.
+    """
     return batch.jobs[at : at + CALL_ROWS]
 
 
 def _call(client: Client, queue: str, batch: RowBatch, at: int, inbox_id: str) -> Call[Any] | None:
-    """Return the call whose first row has position ``at``; None if all rows of the call are gone."""
+    """Return the call for the part of a batch that begins at position ``at`` (from 0). Return None if all rows of this
+    part are gone.
+    """
     jobs = [job for job in _rows(batch, at) if job is not None]
     if not jobs:
         return None
@@ -121,7 +129,7 @@ def _call(client: Client, queue: str, batch: RowBatch, at: int, inbox_id: str) -
 
 
 def _others(reply: Sequence[Any]) -> list[tuple[int, str]]:
-    """Return the position (from 0) and the outcome of each row that became no new job, from Redis' answer."""
+    """Read Redis' answer: return the position (from 0) and the outcome of each row that became no new job."""
     return [
         (int(reply[at]) - 1, str(reply[at + 1]))
         for at in range(0, len(reply), 3)

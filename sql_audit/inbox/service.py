@@ -37,13 +37,14 @@ POLL_S: Final = 0.5
 SQLITE_POLL_S: Final = 0.02
 """Seconds after which a relay asks SQLite whether anything was written."""
 LISTED_S: Final = 0.1
-"""Seconds for which a relay that has rows to hand over does not look for other queues."""
+"""Seconds between two searches for queues with rows, while the relay has rows to hand over."""
 HELD_S: Final = 0.25
 """Seconds until a relay tries a queue again after another relay had locked the queue."""
 BACKOFF_S: Final = 0.1
 BACKOFF_S_MAX: Final = 5.0
 TOKEN_WAIT_S: Final = 1.0
-"""Seconds of one wait for a token. The relay may notice a request to stop up to this time later."""
+"""Maximum seconds of one wait for a wake token from a producer. The relay notices a request to stop at the end of the
+wait."""
 PATIENCE: Final = Patience(unsent=1.0, unknown=3.0)
 """How long a call waits for Redis: a silent shard must not delay the queues of other shards for long. The batch stays,
 and is sent again."""
@@ -68,14 +69,14 @@ class RelayService:
     clock: Callable[[], float] = time.monotonic
     _pauses: dict[str, _Pause] = field(default_factory=dict)
     _moved: bool = False
-    """True if a turn in the last round did something. (A round makes one turn for each queue.)"""
+    """True if any queue's turn changed something in the last round. (A round makes one turn for each queue.)"""
     _listed_at: float = 0.0
     _error: str = ""
     _file: tuple[int, int] | None = None
-    """The file of a SQLite database whose place was checked."""
+    """The device and inode of the SQLite file that the relay last checked not to be a copy."""
     _woken: threading.Event = field(default_factory=threading.Event)
     _named: str = ""
-    """The queue that the last token named."""
+    """The queue that the last wake token named: it has new rows."""
 
     def run(self, stop: threading.Event, *, once: bool = False) -> None:
         """Make turns until ``stop`` is set. With ``once``, return when no row can be sent now."""
@@ -123,7 +124,8 @@ class RelayService:
             self._file = file
 
     def _turn_of(self, name: str) -> bool:
-        """Make a turn for the queue ``name``, which a token named. Return whether the turn did something.
+        """Make a turn for the queue ``name``, because a producer's wake token named it. Return whether the turn did
+        something.
 
         Any client of Redis may push a token. So a queue that never had rows gets no turn.
         """

@@ -25,10 +25,10 @@ class RelayRow(NamedTuple):
     slot: str | None
     number: int | None
     ids: list[int] | None
-    """The ids of the rows of the batch that is on its way; None: no batch is on its way."""
+    """The ids of the rows in the batch that is being sent; None: no batch is being sent."""
     age_ms: int
-    """Milliseconds since the batch was chosen, by the database's clock; negative: the stored time is not valid, or it
-    is later than the present time."""
+    """Milliseconds since the rows of the batch were chosen, by the database's clock. Negative: the stored time is not
+    valid, or it is in the future."""
     taken_by: str | None
     relayed: int
     held: int
@@ -36,20 +36,19 @@ class RelayRow(NamedTuple):
 
     @property
     def handled(self) -> int:
-        """The number of rows that have left the inbox after an answer of Redis."""
+        """Number of rows that have left the inbox so far because Redis answered their batch."""
         return self.relayed + self.held + self.duplicate
 
 
 class RowCounts(NamedTuple):
-    """Counts of rows that left the inbox."""
+    """How many rows left the inbox, by what became of them."""
 
     relayed: int = 0
     """The number of rows that became jobs."""
     held: int = 0
-    """The number of rows that Redis did not enqueue, since another job held the name, or a scope was full."""
+    """Number of rows that Redis did not enqueue, because another job had the unique name or a cap was full."""
     duplicate: int = 0
-    """The number of rows that Redis did not enqueue, since a job with the same id was live, or the id was
-    remembered."""
+    """Number of rows that Redis did not enqueue, because it had a job with the same id or still remembered the id."""
 
 
 NOTHING: Final = RowCounts()
@@ -201,7 +200,7 @@ class Transaction:
         return list(map(_inbox_row, self.run(self._said.choose, queue, after, most).all()))
 
     def load(self, queue: str, ids: Sequence[int]) -> list[InboxRow]:
-        """Return the rows with these ids, in the order of the ids. Missing rows are left out."""
+        """Return the rows with these ids, in ascending order of ids. Missing rows are left out."""
         found = self.run(self._said.load, queue, *self._said.ids(ids)).all() if ids else []
         return list(map(_inbox_row, found))
 
@@ -218,7 +217,7 @@ class Transaction:
         self.run(self._said.begin, slot, number, json.dumps(ids), relay, *counts, queue)
 
     def change(self, queue: str, ids: Sequence[int]) -> None:
-        """Replace the ids of the batch that is being sent."""
+        """Replace the list of row ids of the batch that is being sent."""
         self.run(self._said.change, json.dumps(ids), queue)
 
     def take(self, queue: str, relay: str) -> None:
@@ -226,7 +225,7 @@ class Transaction:
         self.run(self._said.take, relay, queue)
 
     def end(self, queue: str, counts: RowCounts) -> None:
-        """End the queue's batch, and add its counts. No next batch begins."""
+        """End the queue's batch without beginning another, and add ``counts`` to the queue's counts."""
         self.run(self._said.end, *counts, queue)
         if counts == NOTHING:
             self.run(self._said.forget, queue)
@@ -247,8 +246,8 @@ class Transaction:
         self.delete(queue, ids)
 
     def pack(self, queue: str, row: InboxRow, job_id: str, args: str, packed: str) -> bool:
-        """Store the packed form of a row that another program inserted. Return False if another row has the job's
-        id.
+        """Store the job that a relay computed from a row that another program inserted: its id, arguments and packed
+        options. Return False if another row has the same job id.
         """
         if job_id != row.job_id and self.run(self._said.has_id, job_id, queue, row.id).first():
             return False

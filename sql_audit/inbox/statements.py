@@ -44,11 +44,11 @@ class Statements(NamedTuple):
     """The statements for one kind of database, as texts for its driver. ``?`` marks a value."""
 
     ids: Callable[[Sequence[int]], tuple[Any, ...]]
-    """Makes the values of a statement that takes many ids. At least one id is needed."""
+    """Makes the values to bind for a list of row ids; the list must not be empty."""
     settings: str
-    """Sets how PostgreSQL reads tables in the transaction; empty for SQLite."""
+    """Makes PostgreSQL read rows by their index, until the end of the transaction. Empty for SQLite."""
     queues: str
-    """Selects the queues with rows, or with a batch that was not answered yet."""
+    """Selects the queues that have rows, or a batch that Redis has not answered yet."""
     lock: str
     """Selects and locks a queue's row of ``rqc_relay``. It selects no row if another relay has locked the row, or if
     the row is missing."""
@@ -63,15 +63,15 @@ class Statements(NamedTuple):
     load: str
     """Selects rows by their ids, with the columns of ``choose``."""
     begin: str
-    """Writes a batch (slot, number, ids and relay), and adds to the counts."""
+    """Writes a new batch (slot, number, row ids and relay), and adds to the queue's counts."""
     change: str
-    """Writes the ids of the batch that is on its way."""
+    """Replaces the row ids of the batch that is being sent."""
     take: str
-    """Writes which relay has sent the batch last."""
+    """Stores the name of the relay that now sends the batch."""
     end: str
     """Ends a batch, and adds its rows to the counts in ``rqc_relay``."""
     forget: str
-    """Forgets the slot of a batch that was not carried out: Redis may not know the slot."""
+    """Deletes the call slot of a batch that was not carried out, because Redis may not know the slot."""
     delete: str
     """Deletes rows by their ids; on PostgreSQL not those that a user's statement is changing at that moment."""
     delete_rest: str
@@ -79,7 +79,8 @@ class Statements(NamedTuple):
     park: str
     """Copies rows into ``rqc_inbox_parked`` with a reason."""
     pack: str
-    """Writes what a relay made of a row that other code inserted: id of the job, args and packed."""
+    """Stores the job that a relay computed from a row of another program: the job's id, arguments and packed
+    options."""
     has_id: str
     """Selects whether another row of the queue has the id of a job."""
 
@@ -98,9 +99,10 @@ def _statements(
 ) -> Statements:
     """Return the statements for one kind of database, made of SQL expressions in its dialect.
 
-    ``among`` compares a column with many ids. ``age`` and ``sent`` are the ages of a row and of a batch in ms (``sent``
-    is -1 if the batch has no valid time). ``now`` is the present time. ``lock`` locks the rows that no other
-    transaction has locked. ``bound`` are expressions that set something for the transaction when they are selected.
+    ``ids`` makes the values for a list of ids, and ``among`` compares a column with them. ``age`` and ``sent`` are the
+    ages of a row and of a batch in ms (``sent`` is -1 if the batch has no valid time). ``now`` is the present time.
+    ``lock`` locks the selected rows and skips rows that other transactions have locked. ``bound`` are columns to select
+    that make settings for the transaction.
     """
     rows = f"SELECT {_ROW}, {age} FROM rqc_inbox WHERE queue = ?"
     relay = f"SELECT slot, number, ids, {sent}, taken_by, relayed, held, duplicate{{}} FROM rqc_relay WHERE queue = ?"
@@ -169,4 +171,4 @@ STATEMENTS: Final = {
         )
     ),
 }
-"""The statements by the name of the database's kind."""
+"""The statements for each kind of database, by its name (``sqlite`` or ``postgresql``)."""

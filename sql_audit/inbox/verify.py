@@ -38,11 +38,11 @@ PRUNED: Final = "events of the queue were pruned, so that only too many of them 
 
 
 class Events(NamedTuple):
-    """The number of ``enqueued`` events in a queue's log whose actor is the inbox."""
+    """The number of ``enqueued`` events in a queue's log that came from the inbox."""
 
     total: int = 0
     again: int = 0
-    """Number of events whose job has an earlier event of this kind."""
+    """Number of these events whose job the inbox had already enqueued before, according to the log."""
 
 
 NONE: Final = Events()
@@ -56,9 +56,9 @@ class Comparison:
     relayed: int
     """Number of rows that became jobs, as the inbox counts them."""
     events: int
-    """Number of ``enqueued`` events in the log whose actor is the inbox."""
+    """Number of ``enqueued`` events in the log that came from the inbox."""
     finding: str | None
-    """The difference; None if the two agree."""
+    """A sentence about the difference; None if inbox and log agree."""
     notes: tuple[str, ...] = ()
     """Remarks that do not count as differences."""
 
@@ -109,8 +109,8 @@ def _judge(
 
 
 def _events(log: Engine, by: str) -> tuple[dict[str, Events], set[str]]:
-    """Return, by queue, the number of ``enqueued`` events whose actor is ``by``, and the queues whose log was
-    pruned.
+    """Count the ``enqueued`` events of the actor ``by`` in the log. Return the counts by queue, and the queues whose
+    log was pruned.
     """
     enqueued = (job_event.c.type == "enqueued") & (job_event.c.worker == by)
     again = func.count() - func.count(job_event.c.job_id.distinct())

@@ -21,18 +21,21 @@ logger = logging.getLogger("rq_core.audit")
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """The outbox entries that one turn writes to SQL, the cursor before them, and the signs that entries were lost.
+    """The outbox entries that the mirror writes to SQL in one transaction, and what the transaction must record about
+    lost entries.
 
-    ``fork`` shows after which entry Redis' history differs from SQL's. ``breaks`` are missing numbers and beginnings of
-    epochs.
+    ``cursor`` is the mirror's position before the batch. ``fork`` shows after which entry Redis' history differs from
+    SQL's, because Redis has lost data. ``breaks`` are missing entry numbers, and the beginnings of epochs (unbroken
+    histories of the queue in Redis).
     """
 
     cursor: Cursor
-    """The cursor row as it was locked; the turn moves the cursor with the batch."""
+    """The mirror's position before the batch, as read under the cursor's lock. The turn moves it to the end of the
+    batch."""
     taken: Taken
     fork: Fork | None
-    """The point after which Redis' history differs from the history in SQL, if the first entry of the batch shows
-    such a point."""
+    """The last entry that Redis and SQL share, if Redis has lost data and the batch begins after the loss; otherwise
+    None."""
     breaks: list[Break]
 
     @property
@@ -42,10 +45,10 @@ class EventBatch:
 
     @property
     def found_out(self) -> bool:
-        """Return whether the turn must record more than events in SQL.
+        """True if the mirror must record more in SQL than the batch's events.
 
-        It must if the batch shows a fork, the beginning of an epoch, a break in the numbering or a complete baseline,
-        or if an entry goes to quarantine.
+        It must if Redis lost entries, an epoch begins, entry numbers are missing, a listing of all live jobs (a
+        baseline) is complete, or an entry could not be mirrored unchanged (quarantine).
         """
         taken = self.taken
         quarantined = any(intake.quarantined for intake in taken.intakes)
@@ -64,8 +67,11 @@ class EventBatch:
         ]  # fmt: skip
 
     def log_findings(self, queue: str) -> None:
-        """Log the breaks, and how many entries and jobs went to quarantine. The reasons are not logged, because a
-        reason may repeat what a job carries."""
+        """Write warnings to the Python log: the breaks in the numbering, and how many entries or jobs went to
+        quarantine.
+
+        The reasons of the quarantine are left out, because they may contain a job's data.
+        """
         for each in self.breaks:
             if each.kind != "started":
                 logger.warning(
@@ -83,17 +89,17 @@ class EventBatch:
 
 
 class Projection(NamedTuple):
-    """The rows that a batch's events change. ``events`` is the number of events.
+    """The rows of jobs and claims that a batch's events change. ``events`` is the number of events.
 
-    ``jobs`` has the rows of jobs as a pair: new rows, and rows that replace or may replace a row in SQL. ``attempts``
-    has the rows of claims in the same way.
+    ``jobs`` is a pair: rows to insert, and rows that replace a row in SQL. ``attempts`` has the rows of claims: rows to
+    insert, and rows that may replace a row in SQL. ``minutes`` counts the ended claims by minute.
     """
 
     events: int
     at_ms: int
     """Unix ms of the last event."""
     digest: str
-    """SHA-256 of the events' rows."""
+    """SHA-256 (hex) of the rows of the batch's events, for the chain of hashes."""
     jobs: tuple[Rows, Rows]
     attempts: tuple[Rows, Rows]
     minutes: list[claim_minutes.Row]

@@ -14,9 +14,10 @@ from sql_audit.store.migrate import refuse_other
 
 
 class Anchor(NamedTuple):
-    """The number and the fingerprint (SHA-256) of the last mirrored entry.
+    """The last outbox entry that SQL has: its number and its fingerprint (SHA-256).
 
-    The entry stays in the outbox, so that the next read can check that it is unchanged.
+    The mirror leaves this entry in the outbox, and the next read checks that it is unchanged. Otherwise Redis has lost
+    data.
     """
 
     at: OutboxId
@@ -34,7 +35,7 @@ class Cursor:
     seq: int | None
     at_ms: int | None
     anchor: str | None
-    """The fingerprint of the last mirrored entry."""
+    """The fingerprint (SHA-256) of the last mirrored entry."""
     batch: int
     head: str
     entries: int
@@ -46,8 +47,8 @@ class Cursor:
     trim_bytes: int
     prefix: str | None
     stamp: str | None
-    """The queue's stamp, a random mark by which SQL recognises the queue. Prefix and stamp together are the queue's
-    source."""
+    """A random mark of the queue in Redis, with a copy in SQL. An equal stamp shows that the queue still comes from the
+    same Redis."""
 
     @property
     def position(self) -> OutboxId | None:
@@ -58,7 +59,7 @@ class Cursor:
 
     @property
     def last(self) -> Anchor | None:
-        """The last mirrored entry with its fingerprint; None if nothing is mirrored."""
+        """The last mirrored entry: its number and its fingerprint (SHA-256). None if nothing is mirrored."""
         position = self.position
         return None if position is None else Anchor(position, self.anchor or "")
 

@@ -1,5 +1,5 @@
-"""Checks the types of events' fields. Each check takes a column (one field's values in many jobs), and returns whether
-all of the values pass.
+"""Checks the types of events' fields. Each check takes the values of one field in many jobs, and returns whether all of
+them pass.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ NAME_LENGTH_MAX: Final = WORD_LENGTH_MAX
 """Maximum number of characters of a name or word."""
 
 LANE_LENGTH_MAX: Final = 16 * 1024
-"""Maximum number of characters of a lane's name, which is in no index."""
+"""Maximum number of characters of a lane's name (a priority and scopes). It may be longer than other names, because no
+index has it."""
 
 NESTING_MAX: Final = 32
 """Maximum number of levels of lists and objects nested in a value. The depth of JSON that Python can read and write
@@ -99,10 +100,11 @@ def _deeper_than(levels: int, values: Iterable[Any]) -> bool:
 
 
 def _scopes(column: Sequence[Any]) -> bool:
-    """Return whether each value is null or a list of a claim's scopes, in the form that the views and ``audit at``
-    read.
+    """Return whether each value is null or a valid list of a claim's caps and rates, in the form that the views and
+    ``audit at`` read.
 
-    A cap is [scope, cap or null]. A rate is [scope, limit, window, burst] or [scope, limit, window, burst, cost].
+    A cap is [scope, cap or null]. A rate is [scope, limit, window, burst] or [scope, limit, window, burst, cost]. A
+    scope is what they count, such as ``tenant=acme``.
     """
     told = [scopes for scopes in column if scopes is not None]
     if not told:

@@ -33,9 +33,9 @@ from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED
 from sql_audit.store.storable_text import read_details
 
 PAGE: Final = 200
-"""Number of Redis' entries that are read and compared at once."""
+"""Number of entries that are read from Redis and compared with SQL at once."""
 LAST_NUMBER: Final = str(OutboxId(INTEGER_MAX, 0))
-"""An entry number after every entry."""
+"""An entry number that is higher than the number of any entry, to read the outbox from its end."""
 _COLUMNS: Final = ", ".join(EVENT_COLUMNS)
 
 _EVENTS_OF_ENTRIES: Final = text(
@@ -48,10 +48,10 @@ _FIRST: Final = text(
 
 
 class Behind(Exception):
-    """Redis must begin a new epoch before the mirror can continue. ``known`` is the epoch after which the new epoch
-    must begin.
+    """Raised if the mirror cannot continue until Redis begins a new epoch. The new epoch must have a higher number than
+    ``known``.
 
-    The mirror catches the error, and attaches the queue again with ``known`` (see OutboxSource.attach).
+    The mirror catches the error and makes Redis begin this epoch (see OutboxSource.attach).
     """
 
     def __init__(self, known: int, why: str) -> None:
@@ -66,19 +66,20 @@ class Fork:
     beginning: Beginning
     """The first entry of the epoch with which Redis continued."""
     survivor: OutboxId | None
-    """The last entry of the common history of Redis and SQL; None if Redis remembered nothing. Redis may have trimmed
-    it."""
+    """The last entry that Redis and SQL share; None if Redis has lost everything. The entry may already be trimmed from
+    Redis."""
     passed: Sequence[Quarantined] = ()
-    """Redis' entries between the survivor and the new epoch, oldest first. SQL does not have them, and they cannot be
-    mirrored, since the mirror is past their numbers."""
+    """Redis' entries between the last shared entry and the new epoch, oldest first. SQL lacks these entries, and the
+    mirror cannot copy them, because SQL already has higher numbers."""
     changed: OutboxId | None = None
-    """The first number under which Redis and SQL have different entries."""
+    """The first entry number under which Redis and SQL have different entries; None if there is no such number."""
 
 
 def rejoin(reader: Reader, tail: Tail) -> Tail:
-    """Return a tail with the entries from which the mirror continues after Redis has lost or changed the anchor.
+    """Choose the entries from which the mirror continues after Redis has lost or changed the last mirrored entry (the
+    anchor). Return them as a Tail.
 
-    If Redis lacks the anchor but has later entries, ``tail`` already has these entries. Otherwise, the mirror continues
+    If Redis has entries with higher numbers than the anchor, ``tail`` already has them. Otherwise, the mirror continues
     from the entries of later epochs. Raise Behind if Redis has no later epoch.
     """
     assert tail.anchor is not None
@@ -101,11 +102,11 @@ def find_fork(
     beginning: Beginning,
     restated_from: int,
 ) -> Fork | None:
-    """Return the fork between Redis' history and SQL's. Return None if the new epoch continues SQL's history, if Redis
-    lost only its log, or if an operator had deleted the queue.
+    """Find the last entry that Redis and SQL share, after Redis has begun the epoch ``beginning``. Return it as a Fork.
 
-    Raise Behind if Redis must first list all live jobs in a baseline. Epochs before ``restated_from`` never raise
-    Behind, because a later epoch has a baseline.
+    Return None if the new epoch continues SQL's history, if Redis lost only its outbox, or if an operator had deleted
+    the queue. Raise Behind if Redis must first list all live jobs in a new epoch. Epochs before ``restated_from`` never
+    raise Behind, because a later epoch has such a list.
     """
     assert tail.anchor is not None
     # Redis may assign a number twice: if the anchor is missing or changed, an equal number proves nothing.
@@ -125,24 +126,26 @@ def find_fork(
 
 
 def made_again(beginning: Beginning) -> bool:
-    """Return whether the epoch begins a new queue: Redis knew no entry of the queue before."""
+    """Return whether the epoch begins with a newly created queue: Redis had no entry of the queue before."""
     return beginning.last is None and beginning.reason == Began.CREATED
 
 
 def _compare(
     connection: Connection, source: OutboxSource, queue: str, beginning: Beginning, cursor: OutboxId
 ) -> Fork:
-    """Search backwards from an epoch's beginning for the last entry that Redis and SQL share. Return the fork.
+    """Read Redis' entries backwards from an epoch's beginning, until SQL has the same entry. Return the result as a
+    Fork.
 
-    If Redis has no shared entry any more, use the entry that Redis' earliest epoch names as its predecessor.
+    If Redis no longer has a shared entry, the last shared entry is the one before Redis' earliest epoch: the beginning
+    of this epoch names it.
     """
     earlier = _before_the_log(connection, queue)
     last = beginning.last
     passed: list[Quarantined] = []
     changed: OutboxId | None = None
     whole = True
-    """True if the last compared entry begins an epoch, and so names the entry before it. Also true before the first
-    comparison."""
+    """True if the last compared entry begins an epoch, and so names the entry before the epoch. Also true before the
+    first comparison."""
     before = beginning.id
     while True:
         page = source.read_outbox_back(queue, str(before), PAGE)
@@ -171,9 +174,9 @@ def _compare(
 
 
 def _before_the_log(connection: Connection, queue: str) -> OutboxId | None:
-    """Return the last entry that Redis had before SQL's first entry.
+    """Return the last entry that Redis had before the first entry in SQL: the mirror never copied it.
 
-    Return None if SQL has no entry, or if SQL's first entry names no earlier entry.
+    Return None if SQL has no entry, or if there was no earlier entry.
     """
     row = connection.execute(_FIRST, {"queue": queue}).one_or_none()
     if row is None:
@@ -186,7 +189,7 @@ def _before_the_log(connection: Connection, queue: str) -> OutboxId | None:
 def _rows_of(
     connection: Connection, queue: str, entries: Sequence[RawEntry]
 ) -> dict[OutboxId, list[EventRow]]:
-    """Return SQL's rows of the events in some entries, by entry. ``entries`` are newest first."""
+    """Return the rows of ``job_event`` that SQL has for some outbox entries, by entry. ``entries`` are newest first."""
     found: dict[OutboxId, list[EventRow]] = {}
     if not entries:
         return found
@@ -203,13 +206,16 @@ def _rows_of(
 _OF_ENTRY: Final = tuple(
     EVENT_COLUMNS.index(name) for name in ("ordinal", "type", "at_ms", "job_id", "worker", "detail")
 )
-"""Places of the columns whose values come from the entry alone; task and claim come from the job's row."""
+"""Indexes of the columns of ``job_event`` whose values come from the outbox entry alone. (The mirror takes task and
+claim from the job's row.)"""
 _TYPE: Final = EVENT_COLUMNS.index("type")
 _DETAIL: Final = EVENT_COLUMNS.index("detail")
 
 
 def _same(entry_id: OutboxId, raw: RawFields, rows: Sequence[EventRow]) -> bool:
-    """Return whether SQL's rows for an entry equal the rows that the mirror would make of Redis' entry now."""
+    """Return whether SQL has an outbox entry unchanged: its rows equal the rows that the mirror would now make of the
+    entry.
+    """
     if not rows:
         return False
     if len(rows) == 1 and rows[0][_TYPE] == QUARANTINED:

@@ -1,4 +1,6 @@
-"""Finds where epochs begin in a batch, and where numbers of entries are missing."""
+"""Finds the beginnings of epochs in a batch, and missing entry numbers. (An epoch is an unbroken history of a queue in
+Redis.)
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from sql_audit.store.storable_text import clean, to_json
 
 
 class Break(NamedTuple):
-    """A row for ``mirror_epoch``: an epoch begins at the entry ``at``, or the numbering breaks there."""
+    """A row to insert into ``mirror_epoch``: at the entry ``at``, an epoch begins, or the numbering of entries has a
+    break.
+    """
 
     at: OutboxId
     kind: str
@@ -38,9 +42,11 @@ class Break(NamedTuple):
 def among(
     intakes: Sequence[Intake], before: OutboxId | None, at_ms: int, fork: Fork | None
 ) -> list[Break]:
-    """Return the beginnings of epochs and the breaks in the numbering of a batch.
+    """Return the beginnings of epochs and the breaks in the numbering that a batch of checked entries (``intakes``)
+    shows.
 
-    ``before`` is the last entry before the batch, and ``at_ms`` is the time of that entry (Unix ms).
+    ``before`` is the last entry before the batch, and ``at_ms`` is its time (Unix ms). ``fork`` is the last entry that
+    Redis and SQL share, if Redis has lost data.
     """
     breaks: list[Break] = []
     if fork is not None and fork.changed is not None:
@@ -73,10 +79,10 @@ def _started(intake: Intake, beginning: Beginning, before: OutboxId | None) -> B
 
 
 def _forgotten(beginning: Beginning, before: OutboxId, fork: Fork | None) -> list[Break]:
-    """Return the break between ``before``, the last mirrored entry, and the beginning of an epoch.
+    """Return the break in the log before an epoch, as a list of at most one item. ``before`` is the last mirrored
+    entry.
 
-    Return an empty list if ``before`` was Redis' last entry when the epoch began, or if an operator had deleted the
-    queue.
+    The list is empty if ``before`` was Redis' last entry when the epoch began, or if an operator had deleted the queue.
     """
     at, at_ms, _, last = beginning
     passed = 0 if fork is None else len(fork.passed)

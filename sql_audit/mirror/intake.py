@@ -1,5 +1,5 @@
-"""Checks raw outbox entries. An intake is a checked entry: columns of values that SQL can store, or what goes to
-quarantine.
+"""Checks raw outbox entries. A checked entry (an intake) has columns of values that SQL can store, or its raw bytes for
+the quarantine table.
 
 :func:`rq_core.model.events.decode` defines what an entry means. This module reads the same format, but many thousands
 of entries a second. It collects each field of many jobs into a column (named in ``event_fields.JOB_EVENT_FIELDS``), and
@@ -28,7 +28,8 @@ from sql_audit.mirror.redis_access import RawFields
 from sql_audit.store.storable_text import clean
 
 COUNTED_FIELDS: Final = ("type", "jobs", "data", "why")
-"""The fields of an entry whose values Redis counts as bytes of the backlog."""
+"""The fields of an outbox entry whose bytes Redis counts in the size of the backlog (the events that are not mirrored
+yet)."""
 
 
 class Quarantined(NamedTuple):
@@ -43,8 +44,8 @@ class Quarantined(NamedTuple):
 
 @dataclass(slots=True)
 class Intake:
-    """A checked entry: one event, and its jobs' fields as columns. If the whole entry is in quarantine, it has no
-    columns.
+    """A checked outbox entry: one event, with the fields of its jobs as columns. If the whole entry failed the check,
+    the intake has its raw bytes for quarantine, and no columns.
     """
 
     id: OutboxId
@@ -54,26 +55,26 @@ class Intake:
     by: str
     why: str | None
     size: int
-    """Bytes by which the backlog shrinks when the entry is trimmed."""
+    """Number of bytes that are subtracted from the backlog's size when the entry is trimmed from Redis."""
     jobs: int = 0
     """Number of jobs in the entry as Redis counts them, jobs in quarantine included."""
     columns: dict[str, Sequence[Any]] = field(default_factory=dict)
-    """For events about jobs: the values of each field, by the field's name."""
+    """The values of each field, one per job, by the field's name. Empty for an event about the queue."""
     ordinals: Sequence[int] = ()
-    """The place in the entry (from 0) of each job in ``columns``."""
+    """The position in the entry (from 0) of each job in ``columns``. Jobs in quarantine are left out."""
     data: dict[str, Any] = field(default_factory=dict)
-    """For events about the queue: the event's fields."""
+    """The event's fields by name, if the event is about the queue and not about jobs."""
     beginning: Beginning | None = None
-    """For the event that begins an epoch: its fields, among them the last entry before the epoch."""
+    """If the event begins an epoch: the reason, and the last entry that Redis had before. Otherwise None."""
     quarantined: list[Quarantined] = field(default_factory=list)
     in_place: bool = True
-    """False if SQL has another entry under the entry's number, so that not even a ``quarantined`` row can be
+    """False if SQL already has another entry with the same number, so that not even a ``quarantined`` row can be
     inserted."""
 
     @property
     def stubs(self) -> list[int]:
-        """The indexes of the entry's jobs (from 0) for which SQL gets a row of type ``quarantined`` in place of the
-        event.
+        """The positions (from 0) of the entry's jobs that are in quarantine. SQL gets a row of type ``quarantined`` in
+        place of the event of each.
         """
         if not self.in_place:
             return []
@@ -87,7 +88,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _size(raw: RawFields) -> int:
-    """Return the entry's size in bytes, as Redis counts it for the backlog."""
+    """Return the number of bytes that Redis counts for the entry in the size of the backlog."""
     told = "".join([raw[name] for name in COUNTED_FIELDS if name in raw])
     return len(told) if told.isascii() else len(_bytes(told))
 
@@ -136,7 +137,7 @@ _QUEUE_FIELDS: Final = {
 
 
 class _NotDecodedError(ValueError):
-    """An entry has a form that this release cannot read."""
+    """Raised if this release cannot read the form of an entry."""
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -150,9 +151,9 @@ _decode_json = json.JSONDecoder(parse_constant=_refuse_constant).decode
 
 
 def take(entry_id: OutboxId, raw: RawFields) -> Intake:
-    """Check one raw entry, and return its checked form (an intake).
+    """Check one raw outbox entry, and return the checked entry (an intake).
 
-    An unreadable entry goes to quarantine; no entry raises an error.
+    An entry that cannot be read goes to quarantine; no entry raises an error.
     """
     try:
         return _take(entry_id, raw)
@@ -161,8 +162,8 @@ def take(entry_id: OutboxId, raw: RawFields) -> Intake:
 
 
 class _Unchecked(NamedTuple):
-    """An entry about jobs before the check of its values: its index, its intake without columns, and each job's list of
-    values.
+    """An outbox entry about jobs whose values are not checked yet: its index in the list of entries, its intake without
+    columns, and a list of values for each job.
     """
 
     place: int
@@ -171,7 +172,7 @@ class _Unchecked(NamedTuple):
 
 
 def take_all(entries: Sequence[tuple[OutboxId, RawFields]]) -> list[Intake]:
-    """Check many raw entries, and return their checked forms (intakes) in order.
+    """Check many raw outbox entries, and return the checked entries (intakes) in the same order.
 
     The result is the same as with :func:`take` for each entry. It is faster, because entries of one type are checked
     together.
@@ -196,10 +197,10 @@ def take_all(entries: Sequence[tuple[OutboxId, RawFields]]) -> list[Intake]:
 
 
 def _begin(entry_id: OutboxId, raw: RawFields) -> tuple[Intake, list[list[Any]]] | None:
-    """Return, for an ordinary entry about jobs, its intake without columns, and each job's list of values.
+    """Parse an outbox entry about jobs. Return its intake, still without columns, and the list of values of each job.
 
-    Return None for any other entry, such as an event about the queue: such an entry needs :func:`take`, which is
-    slower.
+    Return None for any other entry, such as an event about the queue, or an entry with unusual text: it needs
+    :func:`take`, which is slower.
     """
     kind, by, body, at = raw.get("type"), raw.get("by"), raw.get("jobs"), raw.get("at", "")
     if kind not in _JOB_FIELDS or by is None or not body or "why" in raw or "data" in raw:
@@ -244,9 +245,7 @@ def _take_together(spec: _FieldsOf, waiting: Sequence[_Unchecked]) -> bool:
 
 
 def hold(entry_id: OutboxId, raw: RawFields, kind: str, reason: str) -> Intake:
-    """Return the checked form (intake) of an entry that goes to quarantine whole: with its raw bytes, and with
-    ``reason``.
-    """
+    """Return the intake of an outbox entry that goes to quarantine as a whole, with its raw bytes and ``reason``."""
     try:
         jobs = len(_decode_json(raw["jobs"])) if "jobs" in raw else 1
     except (ValueError, TypeError, RecursionError):
@@ -311,9 +310,9 @@ def _take(entry_id: OutboxId, raw: RawFields) -> Intake:
 
 
 def _clean_names(arrays: list[Any], names: tuple[str, ...]) -> bool:
-    """Replace characters that SQL cannot store in the strings that become columns. Return whether a string changed.
+    """Replace characters that SQL cannot store in the jobs' names and words. Return whether a string changed.
 
-    Fields that are stored as JSON, such as an error, stay unchanged: JSON can escape every character.
+    Values that are stored as JSON, such as an error, stay unchanged: JSON can escape every character.
     """
     changed = False
     for array in arrays:

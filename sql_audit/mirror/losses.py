@@ -68,9 +68,11 @@ _END_JOBS: Final = text(
 def apply_fork(
     connection: Connection, database: Database, queue: str, fork: Fork, upto: OutboxId, batch: int
 ) -> None:
-    """Undo the changes that forgotten events made to the rows of jobs and claims. Record the loss in SQL, and log it.
+    """Undo what forgotten events changed in the rows of jobs and claims, after Redis has lost data. Record the loss in
+    SQL, and log it.
 
-    ``upto`` is the last entry in SQL. Nothing changes if Redis forgot no event and has no entry that SQL must skip.
+    ``fork`` has the last entry that Redis and SQL share; ``upto`` is the last entry in SQL. Nothing changes if Redis
+    forgot no event, and has no entry that SQL must skip.
     """
     at_ms, passed = fork.beginning.at_ms, len(fork.passed)
     row = {
@@ -117,10 +119,9 @@ def apply_fork(
 def complete_baseline(
     connection: Connection, queue: str, upto: OutboxId, at_ms: int, batch: int
 ) -> None:
-    """Set the state GONE for each live job that a complete baseline does not name. ``upto`` is the baseline's last
-    entry.
+    """Set the state GONE for each live job in SQL that Redis no longer has.
 
-    A complete baseline names every live job that Redis has.
+    A complete baseline is a series of events that names every live job in Redis. ``upto`` is its last entry.
     """
     began = connection.execute(_BASELINE, {"queue": queue, "epoch": upto.epoch}).scalar_one()
     if began is None:
@@ -137,8 +138,8 @@ def complete_baseline(
 
 
 def end_jobs(connection: Connection, queue: str, state: str, epoch: int, at_ms: int) -> int:
-    """Set ``state`` for every live job that has no event in ``epoch`` or a later epoch. Return the number of these
-    jobs.
+    """Set ``state`` for every live job without an event in ``epoch`` or a later epoch, and end the claims of these
+    jobs. Return the number of jobs.
     """
     values = {"queue": queue, "state": state, "epoch": epoch, "at_ms": at_ms}
     if connection.execute(_END_CLAIMS, values).rowcount:

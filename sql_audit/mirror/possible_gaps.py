@@ -1,4 +1,4 @@
-"""Finds jobs whose events may be missing in SQL.
+"""Finds jobs that may have ended without an event in SQL.
 
 After the last event of such a job comes a gap in the log, or a quarantined entry that has the job's id.
 
@@ -27,11 +27,11 @@ _QUARANTINE: Final = text(
 
 
 _WORD: Final = re.compile("[A-Za-z0-9_.:-]+")
-"""Matches words that may be ids. Most ids are one such word; other ids are searched for as a part of the text."""
+"""Matches words that may be job ids. Most ids are one such word. For any other id, the whole text is searched."""
 
 
 class Places:
-    """The gaps and the quarantined entries of a queue's log. A job may have ended there without an event in SQL."""
+    """The gaps and the quarantined entries of a queue's log, where a job may have ended without an event in SQL."""
 
     def __init__(self, connection: Connection, queue: str) -> None:
         self._gaps = gaps(connection, queue)
@@ -59,9 +59,11 @@ class Places:
         return [at for at, told in self._quarantine if job_id in told]
 
     def of(self, job_id: str, last: OutboxId) -> str | None:
-        """Return a sentence that names the gap or the quarantined entry in which a job may have ended.
+        """Return a sentence that names where a job may have ended without an event in SQL: a gap or a quarantined
+        entry.
 
-        ``last`` is the entry of the job's last event in SQL. Return None if no gap or quarantined entry follows it.
+        ``last`` is the entry of the job's last event in SQL. Return None if neither a gap nor a quarantined entry with
+        the job's id comes after ``last``.
         """
         gap = first_gap_after(self._gaps, last)
         if gap is not None:

@@ -1,7 +1,7 @@
 """Reads a queue's outbox in batches: decides how many entries a batch has, and checks them.
 
-While SQL writes one batch, the reader reads and checks the next. The next batch is used only if the cursor is then at
-the entry after which the read began; otherwise its entries are read again.
+While SQL writes one batch, the reader reads and checks the next. If another mirror has moved the cursor meanwhile, the
+batch is read again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sql_audit.store.connection.driver_errors import describe_error
 logger = logging.getLogger("rq_core.audit")
 
 SWITCHED_OFF: Final = '["audit","on","off"]'
-"""The data of the last event of a log that was switched off."""
+"""The JSON data of the event that switches a queue's audit log off. It is the last event of this log."""
 
 _STRAY: Final = "its outbox has the entry {}, whose number no script begins with and SQL may not be able to keep"
 
@@ -36,46 +36,46 @@ class BatchLimits:
 
     events: int = 5_000
     size: int = 4 * 1024 * 1024
-    """Number of characters of the entries' values at which a batch ends."""
+    """A batch ends when the values of its entries together have this many characters."""
     page: int = 500
     """Maximum number of entries per read. Without this limit, one read could return many batches of large entries."""
 
 
 class Taken(NamedTuple):
-    """One batch: its raw entries, and their checked forms (intakes)."""
+    """One batch of the outbox: its raw entries, and the checked entries (intakes) that are made from them."""
 
     entries: list[RawEntry]
     intakes: list[Intake]
     more_follow: bool
     """True if the batch reached a limit, so that another batch probably follows at once."""
     begins_epoch: bool
-    """True if one of the entries begins an epoch."""
+    """True if an entry of the batch begins an epoch, a new history of the queue after a loss of data in Redis."""
     completes_baseline: bool
-    """True if the last entry ends a complete baseline."""
+    """True if, with the last entry, the log has the state of every live job in Redis again (a complete baseline)."""
     last: Anchor | None
     """The last entry, after which the next batch is read; None if the batch is empty."""
 
 
 class Tail(NamedTuple):
-    """Entries of the outbox after the cursor. There are about as many entries as one batch has."""
+    """Entries of the outbox that SQL does not have yet: about as many as one batch has."""
 
     anchor: Anchor | None
-    """The entry after which the tail was read; None if it was read from the oldest entry."""
+    """The last mirrored entry, after which the entries were read. None if they were read from the oldest entry on."""
     entries: list[RawEntry]
-    """The entries after the anchor. If Redis lacks the anchor, or has another entry under the anchor's number: the
-    entries from this number on, inclusive."""
+    """The entries after the anchor, the last mirrored entry. If Redis has lost or changed the anchor: the entries from
+    its number on."""
     detached: bool = False
-    """True if Redis lacks the anchor, or has another entry under the anchor's number. Contiguous numbers prove nothing
-    then."""
+    """True if Redis has lost or changed the anchor, the last mirrored entry. Then even entries with consecutive numbers
+    may not continue SQL's history."""
     whole: bool = True
-    """True if no number is missing, from the anchor on."""
+    """True if no entry number is missing after the last mirrored entry."""
     taken: Taken | None = None
-    """The tail's first batch, if its intakes were made while SQL wrote the batch before."""
+    """The first batch of these entries, if it was checked ahead, while SQL wrote the batch before. Otherwise None."""
 
 
 class Reader:
-    """Reads one queue's outbox in batches. After SQL refuses a row, the reader searches for this row with smaller
-    batches.
+    """Reads one queue's outbox in batches. If SQL refuses a row, the reader makes smaller batches until it finds the
+    row's entry.
     """
 
     def __init__(self, source: OutboxSource, queue: str, limits: BatchLimits) -> None:
@@ -85,14 +85,15 @@ class Reader:
         self._page = 64
         """The estimated number of entries of the next batch."""
         self._entries_max: int | None = None
-        """Maximum number of entries of a batch while the reader searches for a refused row; None otherwise."""
+        """Maximum number of entries of a batch while the reader searches for the entry that SQL refuses; None
+        otherwise."""
         self._refusals: dict[OutboxId, list[str]] = {}
         """The messages with which SQL refused an entry that was alone in its batch, by entry."""
 
     def read_after(self, anchor: Anchor | None) -> Tail:
-        """Return the entries after the anchor; without an anchor, from the oldest entry on.
+        """Read the entries after ``anchor``, the last mirrored entry. Without an anchor, read from the oldest entry on.
 
-        The tail is ``detached`` if Redis does not have the anchor, or has another entry under its number.
+        The result is marked ``detached`` if Redis has lost the anchor, or has another entry under its number.
         """
         if anchor is None:
             entries = self.read_from(None)
@@ -103,9 +104,9 @@ class Reader:
         return Tail(anchor, entries[1:], whole=contiguous(at for at, _ in entries))
 
     def find_switch(self, position: OutboxId | None) -> OutboxId | None:
-        """Return the number of the entry after ``position`` that switched the log off.
+        """Return the number of the entry after ``position`` that switched the queue's audit log off.
 
-        Return None if no entry switched the log off, or if an epoch begins before the entry that did.
+        Return None if there is no such entry, or if an epoch begins before it.
         """
         start, count = "-" if position is None else str(position), max(2, self.limits.page)
         while True:
@@ -120,9 +121,10 @@ class Reader:
             start = page[-1][0]
 
     def read_from(self, position: OutboxId | None) -> list[RawEntry]:
-        """Return about one batch of entries, beginning with the entry ``position``. None means the oldest entry.
+        """Read about one batch of entries, from the entry ``position`` on, or from the oldest entry if ``position`` is
+        missing.
 
-        Raise QueueDamaged if the first new entry has a number that no script assigns.
+        Raise QueueDamaged if the first new entry has a number that rq-core never assigns.
         """
         entries: list[RawEntry] = []
         start = "-" if position is None else str(position)
@@ -153,7 +155,7 @@ class Reader:
             start = str(entries[-1][0])
 
     def take(self, tail: Tail) -> Taken:
-        """Check the tail's entries up to the limits of a batch, and return this batch."""
+        """Check as many of the tail's entries as one batch may have, and return them as the next batch."""
         if tail.taken is not None and not self._looking:
             return tail.taken
         entries, full = self._cut(tail.entries)
@@ -175,7 +177,7 @@ class Reader:
         )
 
     def _cut(self, entries: list[RawEntry]) -> tuple[list[RawEntry], bool]:
-        """Return the entries up to a batch's limits, and whether a limit of events or of size was reached."""
+        """Return as many entries as one batch may have, and whether a limit on events or characters was reached."""
         entries = entries[: self._entries_max]
         size = jobs = 0
         for index, (_, raw) in enumerate(entries):
@@ -186,9 +188,9 @@ class Reader:
         return entries, False
 
     def read_ahead(self, anchor: Anchor) -> Tail | None:
-        """Return a tail with the entries after the anchor, and with the next batch already checked.
+        """Read and check the batch after ``anchor``, while SQL still writes the batch that ends with ``anchor``.
 
-        Return None if Redis has no entry after the anchor yet, or if Redis lacks the anchor or has changed it.
+        Return None if Redis has no later entry yet, or if Redis has lost or changed the entry ``anchor``.
         """
         tail = self.read_after(anchor)
         if tail.detached or not tail.entries:
@@ -199,14 +201,14 @@ class Reader:
 
     @property
     def _looking(self) -> bool:
-        """Return whether the reader searches for an entry that SQL refuses, or sends a refused entry to quarantine."""
+        """True if the reader searches for an entry that SQL refuses, or sends a refused entry to quarantine."""
         return bool(self._refusals) or self._entries_max is not None
 
     def look_for_refused(self, entries: Sequence[RawEntry], error: Exception) -> None:
-        """Halve the size of the next batches, because SQL refused a row of ``entries``. Mark a single entry for
-        quarantine.
+        """React to SQL's refusal of a batch: halve the size of the next batches, to find the entry that SQL refuses. If
+        the batch had one entry, send this entry to quarantine.
 
-        Raise ``error`` again if SQL has already refused the single entry twice, or if ``entries`` is empty.
+        Raise ``error`` again if SQL has already refused this one entry twice, or if ``entries`` is empty.
         """
         count = len(entries)
         if count > 1:
@@ -259,11 +261,11 @@ def _switches_off(raw: RawFields) -> bool:
 
 
 def _end_of_batch(intakes: Sequence[Intake]) -> int | None:
-    """Return the number of entries after which the batch must end; None if it may have all entries.
+    """Return the number of entries after which a batch must end early; None if it may have all entries.
 
-    A batch ends before an epoch that does not continue from the preceding entry. It also ends after a complete
-    baseline. Such an epoch and a complete baseline change all jobs of the queue, which happens only between two
-    batches.
+    A batch ends before an epoch that does not continue from the preceding entry, because Redis has lost data. It also
+    ends after the last event of a baseline, which lists all live jobs. In both cases the mirror must change all jobs of
+    the queue, which it does only between two batches.
     """
     before: OutboxId | None = None
     for index, intake in enumerate(intakes):
@@ -276,7 +278,7 @@ def _end_of_batch(intakes: Sequence[Intake]) -> int | None:
 
 
 def _completes_baseline(intake: Intake) -> bool:
-    """Return whether an entry is the last of a complete baseline."""
+    """Return whether an entry ends a baseline, the events that list the state of every live job in Redis."""
     if intake.event is not Event.POLICY_CHANGED:
         return False
     return (intake.data.get("field"), intake.data.get("new")) == ("baseline", "done")

@@ -25,7 +25,7 @@ RawFields = Mapping[str, str]
 
 
 class Counts(Protocol):
-    """The counts that Redis has for a queue's log."""
+    """The counts of a queue's audit log that Redis keeps."""
 
     @property
     def backlog(self) -> int:
@@ -47,7 +47,7 @@ class OutboxSource(Protocol):
         """Return the names of the queues that Redis has, in any order."""
 
     def stamp(self, queue: str) -> str | None:
-        """Return the stamp of a queue, a random mark by which SQL recognises the queue.
+        """Return a queue's stamp: a random mark in Redis, by which SQL recognises the queue.
 
         Return an empty text if the queue has no stamp, and None if Redis has no such queue.
         """
@@ -56,12 +56,12 @@ class OutboxSource(Protocol):
         """Return the id of the audit database that mirrors a queue; None if no database does."""
 
     def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> None:
-        """Switch the audit log of a queue on, with a baseline of all live jobs.
+        """Switch a queue's audit log on, for the audit database ``audit_id``. Redis then logs the state of every live
+        job (a baseline), unless the outbox still has all events of a queue that began empty.
 
-        ``known`` is an epoch that SQL has. If the queue's epoch is earlier, Redis begins an epoch after ``known``, with
-        a baseline. The epochs that Redis begins later have numbers above ``known``, too. If the log is on and the
-        queue's epoch is not earlier, nothing happens. ``stamp`` is SQL's stamp of the queue; a queue without a stamp
-        gets this one.
+        If the log is on already, Redis does this in a new epoch only if its epoch is lower than ``known``, an epoch
+        that SQL has; otherwise nothing happens. Later epochs are numbered above ``known``, too. ``stamp`` is the
+        queue's random mark in SQL; a queue in Redis without a stamp gets this one.
 
         Raise rq_core.errors.AuditElsewhere if another database mirrors the queue. Raise AuditStampDiffers if the queue
         has another stamp.
@@ -76,8 +76,8 @@ class OutboxSource(Protocol):
         """Return up to ``count`` entries before the entry ``before``, newest first."""
 
     def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> None:
-        """Remove the entries before ``upto`` from the outbox. Subtract ``jobs`` events and ``size`` bytes from the
-        backlog.
+        """Remove the entries before ``upto`` from the outbox, and subtract ``jobs`` events and ``size`` bytes from
+        Redis' count of the events that are not mirrored yet.
 
         An event about the queue counts as one event. Only the bytes of the fields type, jobs, data and why count.
         Nothing happens if ``upto`` is not after the last trim, or is not in the outbox.
@@ -87,7 +87,9 @@ class OutboxSource(Protocol):
         """Return the counts that Redis has for a queue's log."""
 
     def place(self, queue: str) -> object:
-        """Return the cluster node that has a queue; None if the node is not known, or if the server is no cluster."""
+        """Return an object that identifies the cluster node of a queue; None if the node is not known, or if the server
+        is no cluster.
+        """
 
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
         """Wait up to ``wait_s`` seconds for new entries. Return the names of the queues that have new entries.
@@ -139,7 +141,7 @@ class Outbox:
         return audit_id if audit == "on" else None
 
     def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> None:
-        """Switch the audit log of a queue on. See OutboxSource.attach."""
+        """Switch a queue's audit log on, for the audit database ``audit_id``. See OutboxSource.attach."""
         self._run(self._audit.attach(queue, audit_id, known, stamp))
 
     def read_outbox(self, queue: str, start: str, count: int) -> Sequence[tuple[str, RawFields]]:
@@ -153,7 +155,7 @@ class Outbox:
         return self._run(self._audit.read_outbox_back(queue, before, count))
 
     def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> None:
-        """Remove the entries before ``upto`` from a queue's outbox. See OutboxSource.trim."""
+        """Remove the entries before ``upto`` from a queue's outbox, since SQL has them. See OutboxSource.trim."""
         self._run(self._audit.trim(queue, audit_id, upto, jobs, size))
 
     def counts(self, queue: str) -> Counts:
@@ -161,11 +163,16 @@ class Outbox:
         return self._run(self._reads.counts(queue))
 
     def place(self, queue: str) -> object:
-        """Return an object that identifies the server of a queue, as far as the server is known. See Client.place."""
+        """Return an object that identifies the Redis server or cluster node of a queue; None if it is not known. See
+        Client.place.
+        """
         return self._client.place(queue)
 
     def wait_outbox(self, last: Mapping[str, str], wait_s: float) -> set[str]:
-        """Wait up to ``wait_s`` seconds for new entries. Return the names of the queues that have new entries."""
+        """Wait up to ``wait_s`` seconds for new outbox entries. Return the names of the queues that have some.
+
+        ``last`` maps each queue to its last known entry. See OutboxSource.wait_outbox.
+        """
         return self._client.wait_outbox(last, wait_s)
 
     def close(self) -> None:

@@ -49,19 +49,19 @@ a missing right."""
 LAG_EVERY_S: Final = 10.0
 """Seconds between two measurements of the mirror's lag."""
 LAG_TOLD: Final = 10_000
-"""The mirror logs its lag if at least this number of events are not mirrored yet."""
+"""Minimum number of events of a queue that are not mirrored yet for which the mirror logs a warning."""
 DRAIN_S: Final = 10.0
-"""Maximum seconds that the mirror works on the entries that are left after a stop."""
+"""Maximum seconds that the mirror continues after a request to stop, to mirror the entries that are left."""
 RECLAIM_S: Final = 2.0
-"""Seconds for which a mirror that starts on an empty Redis waits. Meanwhile another mirror, whose Redis still has the
-log's queues, may take the queues back. That mirror checks once a second."""
+"""Seconds that a mirror waits when it starts on an empty Redis, before it takes over the log's queues. If another
+mirror works on a Redis that still has these queues, it takes them back within this time."""
 _OFF: Final = "off"
-"""The value of ``_Queue.error`` if an operator switched the queue's log off."""
+"""The value of ``_Queue.error`` after an operator switched the queue's audit log off."""
 
 
 @dataclass(slots=True)
 class Mirrored:
-    """The numbers of entries, events and failed turns of a run of the service."""
+    """How many entries and events one run of the mirror wrote to SQL, and how many turns failed."""
 
     entries: int = 0
     events: int = 0
@@ -70,7 +70,9 @@ class Mirrored:
 
 @dataclass(slots=True)
 class _Queue:
-    """One queue of the service: its mirror, the time of its next turn (monotonic clock, s), and its last result."""
+    """The state of one queue in the service: its mirror, when its next turn is due (monotonic clock, s), and its last
+    result.
+    """
 
     mirror: Mirror
     not_before: float = 0.0
@@ -78,14 +80,13 @@ class _Queue:
     idle: bool = False
     """True if the queue's last turn found nothing new."""
     held_since: float | None = None
-    """The time (monotonic, s) at which a turn first found the cursor locked by another mirror, or at which stalled
-    sessions were ended because the lock lasted. None if the last turn did not find the cursor locked."""
+    """When this mirror first found that another mirror had locked the queue (monotonic clock, s). It is set again when
+    this mirror ends stalled connections because the lock lasts. None if the last turn was not locked out."""
     is_told: bool = False
-    """True if the mirror has logged that it mirrors the queue, as it does after the first turn that succeeds."""
+    """True if the mirror has logged that it mirrors the queue. It logs this once, after the first successful turn."""
     error: str | None = None
     is_silent: bool = False
-    """True if the queue's server did not answer in the last turn of the queue, or in the last turn of another queue on
-    the same node."""
+    """True if the queue's Redis node did not answer in the last turn of this queue or of another queue on the node."""
     behind: int = 0
     """Number of events that were not mirrored yet at the last measurement."""
 
@@ -104,21 +105,22 @@ class Service:
     limits: BatchLimits | None = None
     on_step: Callable[[str], None] | None = None
     made: Sequence[str] = ()
-    """Queues that the caller has just created for this run; see :func:`source_registry.check_source`."""
+    """Queues that the caller has just created for this run. Redis cannot have lost them; see
+    :func:`source_registry.check_source`."""
     on_ready: Callable[[], None] | None = None
-    """See :func:`run_mirror`."""
+    """A function to call once, after the first turn of the queues. See :func:`run_mirror`."""
     done: Mirrored = field(default_factory=Mirrored)
     _queues: dict[str, _Queue] = field(default_factory=dict)
     _awaited: set[str] = field(default_factory=set)
-    """Names of queues that were logged as missing; the empty name means that Redis had no queue at all."""
+    """Names of queues that were logged as missing in Redis; an empty name means that Redis had no queue at all."""
     _of_sql: list[str] | None = None
     """The queues whose log was still being mirrored, according to SQL, when this run began; None if not read yet."""
     _is_source: bool = False
-    """True if the mirror has checked that this Redis is the source of the log's queues."""
+    """True if the mirror has checked that the log's queues come from this Redis."""
     _listed: float = float("-inf")
     _partitions_due: float = float("-inf")
     _partitions_left: dict[str, str] = field(default_factory=dict)
-    """The reasons why months have no partition, as they were logged last, by the name of the table."""
+    """By table name: the last logged reason why the partition of a month could not be made."""
     _lag_told: float = float("-inf")
     _redis_error: str | None = None
     _redis_backoff_s: float = BACKOFF_S
@@ -218,8 +220,8 @@ class Service:
                 self._queues[name] = _Queue(mirror)
 
     def _meet_source(self) -> None:
-        """Check that the log comes from this Redis, before anything changes. Raise SourceDiffers if it comes from
-        another Redis. Raise QueuesElsewhere if another database mirrors one of the queues.
+        """Check, before anything changes, that the log's queues come from this Redis. Raise SourceDiffers if they come
+        from another Redis. Raise QueuesElsewhere if another database mirrors one of the queues.
         """
         if self._is_source:
             return
@@ -244,7 +246,7 @@ class Service:
         self._is_source = True
 
     def _known_queues(self) -> list[str]:
-        """Return the names of the queues in Redis and in SQL. A queue that only SQL has may be lost in Redis."""
+        """Return the names of the queues that Redis or SQL has. A queue that only SQL has may be lost in Redis."""
         known = set(self.source.queues())
         if self._of_sql is None:
             # One read is enough: a queue that Redis loses later is in self._queues already.
@@ -268,7 +270,7 @@ class Service:
             logger.info("queue %s: was deleted; SQL keeps its history", name)
 
     def _turn_all(self, *, raise_errors: bool = False) -> bool:
-        """Make a turn for each queue whose pause is over. Return whether any turn wrote to SQL."""
+        """Mirror one batch of each queue whose pause is over. Return whether anything was written to SQL."""
         moved = False
         for name, queue in self._queues.items():
             if queue.not_before <= time.monotonic():
@@ -306,8 +308,8 @@ class Service:
         return turn.outcome not in (TurnOutcome.IDLE, TurnOutcome.HELD)
 
     def _note_held(self, name: str, queue: _Queue) -> None:
-        """Note that another mirror has locked the queue's cursor. After STALLED_MS, end stalled sessions of the
-        database: the other mirror may hang in its transaction.
+        """Note that another mirror has locked the queue. After STALLED_MS, end the database connections of mirrors that
+        hang in a transaction: the other mirror may be one of them.
         """
         now = time.monotonic()
         if queue.held_since is None:
@@ -318,7 +320,9 @@ class Service:
             logger.warning("queue %s: held by another mirror; %d stalled ones ended", name, ended)
 
     def _note_lag(self) -> None:
-        """Log a backlog of at least LAG_TOLD events, for each queue. Log also when the queue has caught up."""
+        """Log a warning for each queue with at least LAG_TOLD events that are not mirrored yet. Log again when the
+        queue has caught up.
+        """
         if time.monotonic() - self._lag_told < LAG_EVERY_S:
             return
         self._lag_told = time.monotonic()
@@ -358,7 +362,9 @@ class Service:
             self._put_off_neighbours(name, queue)
 
     def _put_off_neighbours(self, name: str, queue: _Queue) -> None:
-        """Put off the other queues of a cluster node that did not answer. Queues of other nodes then need not wait."""
+        """Delay the turns of all queues on a cluster node that did not answer, so that queues of other nodes need not
+        wait.
+        """
         place = self.source.place(name)
         for other, neighbour in self._queues.items():
             if place is not None and neighbour is not queue and self.source.place(other) == place:

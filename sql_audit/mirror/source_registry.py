@@ -2,8 +2,8 @@
 
 In the same database, a second Redis (or a second prefix) would look like the first Redis after a loss of all queues. So
 each queue has a *source*: its prefix and its stamp. The stamp is a random mark in the queue's ``meta`` in Redis, and
-SQL has a copy. The stamp goes wherever the queue goes: to a promoted replica, or back from a snapshot. Each shard of a
-cluster has the stamps of its own queues.
+SQL has a copy. When the queue's data moves to a promoted replica, or comes back from a snapshot, the stamp comes along.
+Each shard of a cluster has the stamps of its own queues.
 
 :func:`check_source` recognises the log's Redis by any stamp that Redis and SQL share. Queues that this Redis lacks are
 lost. An empty Redis may have lost everything, or may be another Redis. So a mirror that starts on an empty Redis
@@ -14,7 +14,7 @@ A queue that Redis creates again gets another stamp. So two servers share a stam
 other's snapshot.
 
 Redis also has, for each queue, the id of the audit database that mirrors the queue. If another database mirrors one of
-the queues, a starting mirror is refused before it changes anything; so is :func:`adopt`.
+the queues, a starting mirror is refused before it changes anything. :func:`adopt` is refused for the same reason.
 """
 
 from __future__ import annotations
@@ -39,18 +39,20 @@ from sql_audit.store.connection.statements import (
 from sql_audit.store.log_queues import Origin, origins
 
 NAMED_MAX: Final = 5
-"""Maximum number of queues that the message of a refusal names."""
+"""Maximum number of queues that an error message names."""
 
 
 class _Seen(NamedTuple):
-    """The records in Redis about the mirroring of its queues: stamps, and ids of audit databases."""
+    """The records in Redis about the mirroring of its queues: their stamps (random marks), and the ids of audit
+    databases.
+    """
 
     stamps: dict[str, str]
-    """The stamps of the queues, by name; an empty text if the queue has no stamp."""
+    """By queue: its stamp, the random mark by which SQL recognises the queue; an empty text if it has none."""
     holders: dict[str, str]
-    """The ids of the audit databases that mirror the queues, by name; queues that no database mirrors are left out."""
+    """By queue: the id of the audit database that mirrors it. Queues that no database mirrors are left out."""
     hidden: dict[str, RqCoreError]
-    """The errors of queues that cannot be read (a shard is down, a right is missing), by name."""
+    """By queue: the error, if the queue cannot be read (a shard is down, a right is missing)."""
 
 
 def check_source(
@@ -61,13 +63,14 @@ def check_source(
     made: Collection[str] = (),
     takes: bool = False,
 ) -> bool:
-    """Check that a Redis is the source of the log's queues. Return True if it is the source.
+    """Check that the log's queues come from this Redis. Return True if they do.
 
-    Return False if Redis has none of the queues that SQL has from this prefix: this Redis has lost all of them, or it
-    is another Redis than the log's.
+    Return False if Redis has none of the queues that SQL has from this key prefix: this Redis has lost all of them, or
+    it is another Redis than the log's.
 
-    ``only`` are the queues to check; None means all. ``made`` are queues that the caller has just created, so their
-    missing stamps prove nothing. With ``takes``, also check that no other database mirrors one of the queues.
+    ``only`` are the queues to check; None means all. ``made`` are queues that the caller has just created. They have no
+    stamp in Redis yet, which proves nothing. With ``takes``, also check that no other database mirrors one of the
+    queues.
 
     Raise SourceDiffers if this is another Redis, and QueuesElsewhere if another database mirrors a queue. Raise the
     errors of Redis and SQL if they do not answer.
@@ -109,9 +112,10 @@ def elsewhere(database: Database, prefix: str) -> dict[str, str]:
 
 
 def release(source: OutboxSource, database: Database) -> list[str]:
-    """Remove the stamps of this prefix's queues from SQL, and return the names of the queues.
+    """Remove the stamps (random marks) of this key prefix's queues from SQL, and return the names of the queues.
 
-    The next Redis in which a mirror attaches one of these queues, under this prefix, becomes that queue's source.
+    Each of these queues may then be mirrored from another Redis with the same prefix: the first one in which a mirror
+    attaches the queue.
     """
     released = [
         (name, each.stamp)
@@ -126,8 +130,8 @@ def release(source: OutboxSource, database: Database) -> list[str]:
 def free(
     source: OutboxSource, database: Database, queue: str, stamp: str, *, wait: bool = True
 ) -> None:
-    """Remove a queue's stamp from SQL if the stamp is still ``stamp``. The next Redis in which a mirror attaches the
-    queue, under this prefix, becomes the queue's source.
+    """Remove a queue's stamp from SQL if it is still ``stamp``. The queue may then be mirrored from another Redis with
+    the same key prefix: the first one in which a mirror attaches the queue.
 
     Raise CursorHeld if the SQLite file is locked and ``wait`` is False.
     """
@@ -142,10 +146,10 @@ def free(
 def adopt(
     source: OutboxSource, database: Database, only: Collection[str] | None = None
 ) -> list[str]:
-    """Make a Redis the source of the log's queues, and return the names of these queues. Queues that Redis lacks then
-    count as lost.
+    """Record that the log's queues come from this Redis from now on, and return the names of these queues. Queues that
+    this Redis lacks then count as lost.
 
-    The queues are those that SQL has from the prefix of this Redis, and those that Redis has. With ``only``, other
+    These are the queues in SQL that come from this Redis' key prefix, or that this Redis has. With ``only``, other
     queues are left out. Raise QueuesElsewhere if another database mirrors one of the queues.
     """
     log = _origins(database)
@@ -170,21 +174,22 @@ def adopt(
 
 
 def new_stamp() -> str:
-    """Return a random stamp for a queue."""
+    """Return a random mark by which SQL will recognise a queue of Redis."""
     return secrets.token_hex(8)
 
 
 def bind(
     source: OutboxSource, database: Database, queue: str, known: int, *, wait: bool = True
 ) -> str:
-    """Attach a queue, write one stamp to Redis and SQL, and return the stamp. ``known``: see OutboxSource.attach.
+    """Attach a queue, so that this database mirrors it. Write the same stamp (a random mark) to Redis and SQL, and
+    return it.
 
-    The queue's cursor is locked meanwhile. So if two Redis servers have the queue, one of them is refused before
-    anything in it changes. With ``wait``, wait while another process writes the SQLite file. A mirror's turn does not
-    wait, because the other process may itself be waiting for Redis.
+    ``known`` is an epoch that SQL has; see OutboxSource.attach. The queue's cursor is locked meanwhile. So if two Redis
+    servers have the queue, one of them is refused before anything in it changes. With ``wait``, wait while another
+    process writes the SQLite file. A mirror's turn does not wait, because that process may itself be waiting for Redis.
 
-    Raise SourceDiffers if the queue has another source. Raise CursorHeld if another mirror has locked the cursor or the
-    file.
+    Raise SourceDiffers if the log's queue comes from another Redis. Raise CursorHeld if another mirror has locked the
+    cursor or the file.
     """
     with database.writing(wait=wait) as connection:
         if connection is None:
@@ -208,7 +213,9 @@ def bind(
 
 
 def refusal(source: OutboxSource, database: Database, why: str) -> SourceDiffers:
-    """Return the error SourceDiffers: this Redis is not the source of the log. ``why`` is the reason."""
+    """Return the error SourceDiffers, which says that the log's queues do not come from this Redis. ``why`` is the
+    reason.
+    """
     return SourceDiffers(url=database.url, redis=source.url, prefix=source.prefix, why=why)
 
 
@@ -266,10 +273,10 @@ def _refuse_if_held(
 def _refuse_if_other(
     source: OutboxSource, database: Database, queue: str, stamp: str | None, origin: Origin | None
 ) -> None:
-    """Raise SourceDiffers if SQL has the queue from another prefix, or with another stamp.
+    """Raise SourceDiffers if SQL has the queue from another key prefix, or with another stamp (random mark).
 
-    ``stamp`` is the queue's stamp in Redis. None means that the log's Redis has lost the queue or its stamp, so that
-    stamps need not agree.
+    ``stamp`` is the queue's stamp in Redis, and ``origin`` is what SQL has. A stamp of None is not compared: the log's
+    Redis has lost the queue or its stamp.
     """
     if origin is None or origin.is_free:
         return

@@ -1,14 +1,16 @@
 """The mirror of one queue: writes outbox entries to SQL, exactly once, one batch per transaction.
 
-A batch's rows and the cursor commit together, so each entry is written exactly once. Only then does the mirror trim
-Redis. The last mirrored entry stays in the outbox as the *anchor*, and the next read must find it unchanged.
+A batch's rows and the cursor (the mirror's position) commit together, so each entry is written exactly once. Only then
+does the mirror trim Redis. The last mirrored entry stays in the outbox as the *anchor*, and the next read must find it
+unchanged.
 
 A batch is committed only after Redis has answered the trim of the batch before. So Redis subtracts each batch from the
 backlog exactly once, even if several mirrors repeat the trim.
 
 :meth:`Mirror.turn` mirrors one batch, without a loop, in steps that a test may interrupt. While SQL writes, a thread
 reads the next batch (:mod:`sql_audit.mirror.reading`); the thread ends with the turn. Several mirrors may work on one
-queue: the mirror that locks the cursor moves it, and the others notice that.
+queue. The mirror that locks the cursor writes the batch and moves the cursor; the others then read from the new
+position.
 
     >>> mirror = Mirror(source, Database("audit.db"), "mail")        # doctest: +SKIP
     >>> mirror.turn().events                                         # doctest: +SKIP
@@ -57,7 +59,8 @@ STEPS: Final = (
     "attached", "read", "locked", "compared", "forgotten", "events", "projected", "chained",
     "advanced", "committed", "trimmed",
 )  # fmt: skip
-"""The steps of a turn, in order. ``on_step`` is called with the name of each step after the step."""
+"""The names of the steps in which a turn mirrors a batch, in order. ``on_step`` is called after each step with its
+name."""
 
 FINISH_TRIES: Final = 20
 """Maximum number of tries to mirror the end of a log that was switched off, while another mirror works on the queue."""
@@ -72,14 +75,14 @@ class TurnOutcome(StrEnum):
     IDLE = "idle"
     """Redis has no new entry."""
     HELD = "held"
-    """Another mirror has locked the cursor."""
+    """Another mirror has locked the queue's cursor; nothing was written."""
     STALE = "stale"
-    """Another mirror moved the cursor during the turn. The next turn reads after the cursor's new position."""
+    """Another mirror has mirrored entries of the queue during the turn. The next turn continues after them."""
     BEHIND = "behind"
-    """Redis had no entries with which the mirror can continue. The turn made Redis begin an epoch that can be
-    mirrored."""
+    """Redis had no entries with which the mirror can continue. So the mirror made Redis begin a new epoch with a list
+    of all live jobs; the next turn continues there."""
     REFUSED = "refused"
-    """SQL refused a row. The next turns find the row's entry and put it into quarantine."""
+    """SQL refused a row of the batch. The next turns find the row's outbox entry and put it into quarantine."""
 
 
 class Turn(NamedTuple):
@@ -106,36 +109,38 @@ class Mirror:
         """Make a mirror of ``queue``; nothing is read yet. ``on_step`` is called after each step with the step's name
         (see STEPS), for tests.
 
-        ``confirm_loss`` is called before the mirror takes over a queue that has no stamp in Redis, but another mirror's
-        stamp in SQL. This function raises SourceDiffers if the queue is not lost but in another Redis.
+        ``confirm_loss`` is called if SQL has a stamp (random mark) of the queue and Redis has none, before the mirror
+        continues with this Redis. The function raises SourceDiffers if the queue is not lost but in another Redis.
         """
         self.source = source
         self.database = database
         self.queue = queue
         self._reader = Reader(source, queue, limits or BatchLimits())
         self.position: OutboxId | None = None
-        """The last mirrored entry as far as this mirror knows. None: it is not certain that Redis has carried out the
-        trim after the last batch."""
+        """The last mirrored entry as far as this mirror knows. None: Redis may not have carried out the trim after the
+        last batch, so the next read trims again."""
         self._done = on_step or (lambda _step: None)
         self._confirm_loss = confirm_loss or (lambda: None)
         self._audit_id: str | None = None
         self._ahead: BackgroundCall[Tail | None] | None = None
         """The call that reads the next batch while SQL writes the current batch."""
         self._stamp: str | None = None
-        """The queue's stamp as this mirror last found it or set it."""
+        """The random mark of the queue in Redis that this mirror last found or wrote."""
         self._attached_in: int | None = None
-        """The epoch of the cursor when this mirror last attached the queue."""
+        """The epoch of the mirror's position when this mirror last attached the queue in Redis."""
         self._trims = True
         """True if the mirror trims Redis. Redis refuses trims if the log is off."""
         self._restated_from = 0
-        """The number of an epoch: Redis began this epoch, or a later epoch, with a baseline. 0: no such epoch is
-        known."""
+        """An epoch that Redis began, at this mirror's request, with a baseline of all live jobs. Later epochs need no
+        further request. 0: no such epoch."""
 
     # One turn.
 
     def turn(self) -> Turn:
-        """Mirror one batch if there are new entries, and return the result as a Turn. Raise the errors of Redis and
-        SQL. After an error, the next turn continues from the last commit; nothing is lost.
+        """Mirror one batch if there are new entries, and return the result.
+
+        Raise the errors of Redis and SQL. After an error, the next turn continues from the last commit; nothing is
+        lost.
         """
         try:
             return self._turn()
@@ -160,8 +165,9 @@ class Mirror:
             return Turn(TurnOutcome.BEHIND)
 
     def finish(self) -> None:
-        """Mirror the last entries of a queue whose log was switched off, up to the event of the switch. The queue is
-        not attached again."""
+        """Mirror the last entries of a queue whose audit log was switched off, up to the event of the switch. The log
+        is not switched on again.
+        """
         with self.database.readers.connect() as connection:
             row = connection.execute(CURSOR, {"queue": self.queue}).one_or_none()
             self._audit_id = connection.execute(AUDIT_ID).scalar_one()
@@ -187,8 +193,8 @@ class Mirror:
                 time.sleep(FINISH_PAUSE_S)
 
     def queue_is_deleted(self) -> bool:
-        """Return whether the queue's last event in SQL is its deletion. Such a queue must not be attached: Redis would
-        create it again.
+        """Return whether an operator deleted the queue: the queue's last event in SQL says this. The mirror must not
+        attach such a queue, because Redis would create it again.
         """
         with self.database.readers.connect() as reader:
             last = Cursor(*reader.execute(CURSOR, {"queue": self.queue}).one()).last
@@ -224,7 +230,9 @@ class Mirror:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Connection | None]:
-        """Yield a transaction. Afterwards wait for the thread that reads ahead, so that only one thread uses Redis."""
+        """Yield a database transaction. After the block, wait for the thread that reads the next batch, so that only
+        one thread uses Redis.
+        """
         try:
             with self.database.writing() as connection:
                 yield connection
@@ -233,7 +241,7 @@ class Mirror:
                 self._ahead.wait()
 
     def _write(self, connection: Connection, batch: EventBatch) -> int:
-        """Write a batch to SQL, move the cursor to the batch's end, and commit. Return the number of events."""
+        """Write a batch to SQL with the mirror's new position, and commit. Return the number of events."""
         self.forget(connection, batch)
         projection = self.insert_events(connection, batch)
         self.project(connection, batch, projection)
@@ -249,10 +257,11 @@ class Mirror:
     # The steps.
 
     def attach(self, known: int = 0, *, wait: bool = False) -> None:
-        """Record in Redis that this database mirrors the queue, and insert the queue's cursor if it is missing.
+        """Record in Redis that this database mirrors the queue, and insert the queue's row of ``mirror_cursor`` if it
+        is missing.
 
-        If Redis is in an earlier epoch than the cursor or ``known``, Redis begins a later epoch (see
-        OutboxSource.attach). Afterwards Redis and SQL have the same stamp of the queue
+        If Redis is in an earlier epoch than SQL or ``known``, Redis begins a later epoch (see OutboxSource.attach).
+        Afterwards Redis and SQL have the same random mark of the queue, its stamp
         (:mod:`sql_audit.mirror.source_registry`).
 
         Raise rq_core.errors.AuditElsewhere if another database mirrors the queue. Raise SourceDiffers if SQL has the
@@ -280,7 +289,8 @@ class Mirror:
         self._done("attached")
 
     def restate(self) -> None:
-        """If the log has a gap after the last baseline, make Redis begin an epoch with a baseline of all live jobs.
+        """Make Redis list all live jobs in a new epoch (a baseline), if events are missing in the log since the last
+        baseline.
 
         A job may have ended in the gap; the baseline shows that. Nothing happens until SQL is in Redis' last epoch,
         because a later epoch may have a baseline. Raise the same errors as :meth:`attach`.
@@ -296,8 +306,8 @@ class Mirror:
         self.attach(self._restated_from)
 
     def read(self) -> tuple[Cursor, Tail]:
-        """Return the cursor, and about one batch of entries after it. If it is not certain that Redis has carried out
-        the trim of the last batch, trim that batch again.
+        """Read the mirror's position from SQL, and about one batch of entries after it from Redis. If Redis may not
+        have carried out the trim of the last batch, trim it again.
         """
         with self.database.readers.connect() as connection:
             cursor = Cursor(*connection.execute(CURSOR, {"queue": self.queue}).one())
@@ -320,8 +330,8 @@ class Mirror:
         return cursor, tail
 
     def _take_ahead(self, anchor: Anchor | None) -> Tail | None:
-        """Return the entries that the thread has read ahead; None if the read failed, or if these entries do not follow
-        ``anchor``.
+        """Return the entries that the background thread has read. Return None if it has read nothing, or if the entries
+        do not follow ``anchor``, the last mirrored entry.
         """
         beside, self._ahead = self._ahead, None
         if beside is None:
@@ -333,16 +343,19 @@ class Mirror:
         return tail if tail is not None and tail.anchor == anchor else None
 
     def lock(self, connection: Connection) -> Cursor | None:
-        """Lock the queue's cursor, read it again, and return it. Return None if another mirror has locked it. Raise
-        SchemaAhead or SchemaBehind if the schema was changed."""
+        """Lock the mirror's position in SQL, read it again, and return it. Return None if another mirror has locked it.
+
+        Raise SchemaAhead or SchemaBehind if the database's schema was changed.
+        """
         cursor = lock_cursor(connection, self.database, self.queue)
         if cursor is not None:
             self._done("locked")
         return cursor
 
     def compare(self, connection: Connection, cursor: Cursor, tail: Tail) -> EventBatch:
-        """Return the next batch, with its fork and breaks. The cursor must be locked. Raise Behind if Redis must begin
-        an epoch.
+        """Return the next batch, with what it shows about lost entries. The queue's cursor must be locked.
+
+        Raise Behind if the mirror cannot continue until Redis begins a new epoch.
         """
         if not tail.whole:
             # Read again now that the cursor cannot move: only then do missing numbers show a break.
@@ -361,7 +374,9 @@ class Mirror:
         return EventBatch(cursor, taken, fork, breaks)
 
     def forget(self, connection: Connection, batch: EventBatch) -> None:
-        """If the batch shows a fork, undo the effect of the forgotten events on the rows of jobs and claims."""
+        """Undo what forgotten events changed in the rows of jobs and claims, if the batch shows that Redis forgot
+        events.
+        """
         if batch.fork is not None:
             assert batch.cursor.position is not None
             upto = batch.cursor.position
@@ -404,7 +419,7 @@ class Mirror:
         self._done("projected")
 
     def chain(self, connection: Connection, batch: EventBatch, projection: Projection) -> None:
-        """Append the batch to the chain of hashes. Insert the beginnings of epochs and the breaks in the numbering."""
+        """Append the batch to the queue's chain of hashes. Insert rows for new epochs and missing entry numbers."""
         cursor, taken, number = batch.cursor, batch.taken, batch.number
         if batch.breaks:
             found = [each.row(self.queue, number) for each in batch.breaks]
@@ -424,7 +439,7 @@ class Mirror:
         self._done("chained")
 
     def advance(self, connection: Connection, batch: EventBatch, projection: Projection) -> None:
-        """Move the cursor in SQL to the end of the batch, and add the batch to the cursor's sums."""
+        """Move the mirror's position in SQL to the end of the batch, and add the batch to the sums in the same row."""
         cursor, taken = batch.cursor, batch.taken
         if taken.last is not None:
             (cursor.epoch, cursor.seq), cursor.anchor = taken.last
@@ -440,7 +455,7 @@ class Mirror:
         self._done("advanced")
 
     def trim(self, cursor: Cursor) -> None:
-        """Remove the entries before the anchor from Redis. A repeated call does nothing."""
+        """Remove the entries before the last mirrored entry from Redis' outbox. A repeated call does nothing."""
         assert self._audit_id is not None
         if not self._trims:
             return

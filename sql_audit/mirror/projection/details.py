@@ -20,7 +20,8 @@ _IN_COLUMNS: Final[dict[Event, frozenset[str]]] = {
     Event.BASELINE: frozenset({"id", "task"}),
     Event.RESTORED: frozenset({"id", "task"}),
 }
-"""The fields that have columns of their own in ``job_event``, by event; all other fields are in ``detail``."""
+"""By type of event: the fields that have columns of their own in ``job_event``. All other fields are in the JSON of
+``detail``."""
 
 _DETAIL: Final = {
     event: tuple(f.name for f in fields if f.name not in _IN_COLUMNS.get(event, frozenset({"id"})))
@@ -31,11 +32,11 @@ _FENCE_ONLY: Final = {
     for event, names in _DETAIL.items()
     if names == ("fence",) or event is Event.SUCCEEDED
 }
-"""By event: the fields other than ``fence`` that a detail may have. Only events whose details mostly have just
-``fence`` are listed."""
+"""For the types of events whose detail mostly has only ``fence``: the names of the other fields that the detail may
+have."""
 _USUAL: Final = frozenset({"seq", "priority", "max_attempts", "max_losses", "digest"})
 _SELDOM: Final = tuple(name for name in _DETAIL[Event.ENQUEUED] if name not in _USUAL)
-"""The fields that are null in the ``enqueued`` event of a plain job."""
+"""The fields of an ``enqueued`` event that most jobs leave null, such as a deadline."""
 
 
 class Details:
@@ -46,7 +47,9 @@ class Details:
         self._between: dict[tuple[Any, ...], str] = {}
 
     def of(self, intake: Intake) -> list[str | None]:
-        """Return the detail (JSON text) of each job's event, in the order of the jobs. None: all fields are null."""
+        """Return the JSON text of the detail of each event in an entry, in the order of the jobs. None: the event has
+        no such fields.
+        """
         assert intake.event is not None
         why = intake.why
         if intake.event in _FENCE_ONLY and not any(
@@ -68,9 +71,9 @@ class Details:
         return [_detail(names, values, why) for values in zip(*columns, strict=True)]
 
     def of_enqueued(self, intake: Intake) -> list[str | None]:
-        """Return the details of an ``enqueued`` entry's events, as :meth:`of` does.
+        """Return the details of an ``enqueued`` entry's events, as :meth:`of` does, but faster.
 
-        This is faster if the jobs' details differ in little more than ``seq`` and ``digest``.
+        The fast way works if the details have only the usual fields of a job. Otherwise :meth:`of` is called.
         """
         columns = intake.columns
         digests = columns["digest"]
@@ -99,7 +102,7 @@ class Details:
 
 
 def queue_detail(intake: Intake) -> str | None:
-    """Return the JSON text of the detail of an event about the queue; None if all fields are null."""
+    """Return the JSON text for ``job_event.detail`` of an event about the queue; None if all fields are null."""
     return _detail(tuple(intake.data), tuple(intake.data.values()), intake.why)
 
 

@@ -62,10 +62,10 @@ _READY: Final = str(State.READY)
 _SCHEDULED: Final = str(State.SCHEDULED)
 _RUNNING: Final = str(State.RUNNING)
 _NULL: Final = "\0"
-"""The mark of a null value in a line of :attr:`Folder.lines`."""
+"""Marks a null value in a line of :attr:`Folder.lines`."""
 _LIVE: Final = frozenset(str(s) for s in State)
 _KNOWN_ENDS: Final = frozenset({LOST, *TERMINAL_STATES})
-"""States of jobs whose end SQL knows."""
+"""The states of jobs that have ended, and whose end SQL knows."""
 
 
 def job_ids(intakes: Iterable[Intake]) -> list[str]:
@@ -81,10 +81,10 @@ class Folder:
     """Turns the entries of one batch into rows: of the events, and of the jobs and claims that they change."""
 
     def __init__(self, queue: str, known: Iterable[Sequence[Any]], *, at_ms: int = 0) -> None:
-        """Begin a batch.
+        """Prepare a folder for one batch of events.
 
-        ``known`` are SQL's rows of ``job`` for the ids in the batch. ``at_ms`` is the time of the last event before the
-        batch (Unix ms).
+        ``known`` are the rows of ``job`` that SQL has for the batch's jobs. ``at_ms`` is the time of the last event
+        before the batch (Unix ms).
         """
         self.queue = queue
         self.at_ms = at_ms
@@ -92,7 +92,8 @@ class Folder:
         self.known: Final = frozenset(self.jobs)
         self.touched: dict[str, JobRow] = {}
         self.begun: dict[tuple[str, str], Attempt] = {}
-        """Claims that began in this batch, by (job id, fence). SQL cannot have rows of them yet."""
+        """Claims that began in this batch, by (job id, fence). SQL has no rows of them yet. (The fence is the claim's
+        fencing token.)"""
         self.resumed: dict[tuple[str, str], Attempt] = {}
         """Claims that changed in this batch and may have a row in SQL already, by (job id, fence)."""
         self.events: list[EventRow] = []
@@ -123,7 +124,8 @@ class Folder:
     # Changes for which a job has no event.
 
     def end_all(self, state: str, epoch: int, at_ms: int) -> None:
-        """Set ``state`` for every live job in ``touched`` that has no event in ``epoch`` or a later epoch.
+        """End, with ``state``, every job in ``touched`` that is live and has no event in ``epoch`` or a later epoch:
+        Redis has lost these jobs.
 
         :func:`sql_audit.mirror.losses.end_jobs` does this for the rows in SQL.
         """
@@ -134,7 +136,7 @@ class Folder:
                 job.worker = job.due_ms = None
 
     def _lose_claim(self, job: JobRow, at_ms: int) -> None:
-        """End the job's claim in force. If no event has given the claim an outcome, its outcome is LOST."""
+        """End the claim that a job has in force. If no event says how the claim ended, its outcome is LOST."""
         if job.fence is not None:
             attempt = self._attempt(job, job.fence)
             if attempt.outcome is None:
@@ -156,7 +158,7 @@ class Folder:
             self._add_stubs(intake, len(self.events) - len(intake.ordinals))
 
     def _add_stubs(self, intake: Intake, begin: int) -> None:
-        """Add ``quarantined`` rows for the jobs of an entry that are in quarantine.
+        """Add a row of type ``quarantined`` for each job of an entry that failed the check.
 
         ``begin`` is the index in ``events`` at which the entry's rows begin.
         """
@@ -198,8 +200,9 @@ class Folder:
         return job
 
     def _end(self, job: JobRow, fence: str | None, outcome: Event, error: Any = None) -> int | None:
-        """Set the outcome, the end and the run time of the claim with ``fence``. Return the claim's number; None: not
-        known.
+        """Set the outcome, the end and the run time of a job's claim, found by its fencing token ``fence``.
+
+        Return the claim's number. Return None if the number is not known, or if there is no fence.
         """
         if error is not None:
             job.error_type, job.error_message = error_text(error)
@@ -348,7 +351,7 @@ class Folder:
             self._row(intake, ordinal, str(intake.event), job.job_id, claim, job.task, detail)
 
     def _apply(self, job: JobRow, intake: Intake, facts: dict[str, Any]) -> int | None:
-        """Change a job's row by one event. Return the number of the event's claim.
+        """Change a job's row by one event. Return the number of the claim that the event is about.
 
         Return None if the event is about no claim, or if the claim's number is not known.
         """
@@ -436,5 +439,5 @@ class Folder:
         Event.CLAIMED: _claimed_fast,
         Event.SUCCEEDED: _succeeded_fast,
     }
-    """The method for each event. This is an attribute of the class, since a folder that referred to its own methods
-    would be freed only by the garbage collector."""
+    """The method that applies each type of event. It is a class attribute, since a folder that referred to its own
+    methods would be freed only by the garbage collector."""

@@ -17,23 +17,24 @@ TAKEN: Final = (
     "id", "due_ms", "task",
     *(f.name for f in JOB_EVENT_FIELDS[Event.ENQUEUED] if f.name in JOB_COLUMNS and f.name not in ("due_ms", "task")),
 )  # fmt: skip
-"""The fields of the event ``enqueued`` that go into the job's row."""
+"""The fields of the event ``enqueued`` that are copied into the job's row."""
 _OF_ENTRY: Final = (
     "queue", "complete", "last_epoch", "last_seq", "enqueued_at_ms", "since_ms", "null", "zero", "state", "ready_at_ms",
 )  # fmt: skip
-"""The values of an enqueued job's row that are not in TAKEN. They are the same for all jobs that one entry enqueues and
-that begin in the same state."""
+"""The further values of an enqueued job's row. They are the same for all jobs that one outbox entry enqueues in the
+same state."""
 _PARTS: Final = {"job_id": 0} | {name: place for place, name in enumerate((*TAKEN, *_OF_ENTRY))}
 new_row: Final = itemgetter(
     *(_PARTS.get(name, _PARTS["zero" if name in COUNTERS else "null"]) for name in JOB_COLUMNS)
 )
-"""Returns the row of an enqueued job from a tuple of the values of TAKEN, followed by the values of _OF_ENTRY."""
+"""Makes the row of an enqueued job from a tuple: the values of the fields TAKEN, then the values named in _OF_ENTRY."""
 
 
 def take_fields(job: JobRow, effect: Effect, facts: dict[str, Any], at_ms: int) -> None:
     """Set the fields of a job's row that an event changes.
 
-    ``effect`` names the fields, ``facts`` are the event's fields, and ``at_ms`` is the time of the event (Unix ms).
+    ``effect`` says which fields change, ``facts`` has the event's fields, and ``at_ms`` is the time of the event (Unix
+    ms).
     """
     for name in effect.clears:
         setattr(job, name, None)
@@ -56,7 +57,9 @@ def waited_ms(job: JobRow) -> int | None:
 
 
 def error_text(error: Any) -> tuple[str | None, str | None]:
-    """Return the type and the message of a job's error as texts that SQL can store; None in place of a missing part."""
+    """Return the type and the message of a job's error, shortened and in characters that SQL can store. None: that part
+    is missing.
+    """
     if not isinstance(error, dict):
         return None, clean(str(error))[:ERROR_MESSAGE_MAX]
     kind, message = error.get("type"), error.get("message")

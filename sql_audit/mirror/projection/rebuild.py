@@ -1,6 +1,7 @@
-"""Makes the rows of jobs again from their surviving events, after Redis forgot some of their events.
+"""Computes the rows of jobs and claims again from their events, after Redis forgot some of these events.
 
-The mirror writes the rows to SQL, with the cursor locked. ``audit why`` and ``audit restore`` only read them.
+Forgotten events stay in the log, but no longer count. The mirror writes the new rows to SQL, with the cursor locked.
+``audit why`` and ``audit restore`` only read them.
 """
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
@@ -24,7 +25,7 @@ from sql_audit.store.schema.tables import EVENT_COLUMNS, LOST
 from sql_audit.store.storable_text import read_details
 
 JOBS: Final = 500
-"""Number of jobs whose rows are made again in one step."""
+"""Number of jobs whose rows are computed again in one step."""
 _COLUMNS: Final = ", ".join(EVENT_COLUMNS)
 _EVENTS_OF_JOBS: Final = text(
     # Without the cast, SQLite would read all events of the queue in their order, instead of finding the jobs' events by
@@ -47,7 +48,7 @@ def refold(
     ids: Sequence[str],
     orphaned: Sequence[Range],
 ) -> None:
-    """Delete the rows of some jobs and of their claims, and write them again from the jobs' surviving events."""
+    """Replace the rows of some jobs and of their claims by rows made from the events that Redis has not forgotten."""
     met = ends(connection, queue, orphaned)
     for begin in range(0, len(ids), JOBS):
         chunk = list(ids[begin : begin + JOBS])
@@ -61,7 +62,7 @@ def refold(
 
 
 def events_of(connection: Connection, queue: str, ids: Sequence[str]) -> list[EventRow]:
-    """Return all events of some jobs, oldest first, orphaned events included."""
+    """Return all events of some jobs, oldest first. Events that Redis has forgotten (orphaned events) are included."""
     if not ids:
         return []  # PostgreSQL cannot compare a text with the empty list that SQLAlchemy would send.
     of_jobs = {"queue": queue, "ids": list(ids)}
@@ -75,11 +76,12 @@ def folded(
     orphaned: Sequence[Range],
     met: Sequence[LossEnd] = (),
 ) -> tuple[list[JobRow], list[Attempt]]:
-    """Return the rows of ``job`` and of ``job_attempt`` that follow from the jobs' surviving events.
+    """Compute the rows of ``job`` and ``job_attempt`` from the jobs' events, without the events that Redis has
+    forgotten.
 
-    ``rows`` are all events of the jobs, oldest first. ``orphaned`` are the ranges of orphaned events. ``met`` are the
-    losses that ended jobs. A job without a surviving event gets the state ``lost``, and its other fields come from all
-    its events.
+    ``rows`` are all events of the jobs, oldest first. ``orphaned`` are the ranges of forgotten events. ``met`` are the
+    losses of Redis that ended jobs. If Redis forgot all events of a job, the job gets the state ``lost``, and its other
+    fields come from the forgotten events.
     """
     surviving, whole = Folder(queue, ()), Folder(queue, ())
     to_come = list(met)
@@ -119,10 +121,10 @@ _FIELDS: Final = {
 
 
 def intake_of(row: EventRow) -> Intake | None:
-    """Make the checked form (intake) of an event again, from the event's row in SQL. Return None for an event without a
-    job.
+    """Make the checked form (intake) of an event again from its row in SQL. Return None for an event that is not about
+    a job.
 
-    Raise RowDamaged if the detail cannot be read.
+    Raise RowDamaged if the JSON in the row cannot be read.
     """
     queue, epoch, seq, ordinal, event_type, at_ms, job_id, claim, worker, task, detail = row
     if event_type not in _FIELDS or job_id is None:
