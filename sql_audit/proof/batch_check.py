@@ -1,6 +1,7 @@
-"""Checks a queue's chain of batches (invariant I7), and that the cursor is at the end of the last batch.
+"""Checks a queue's chain of batches (invariant I7), and that the mirror's position is at the end of the last batch.
 
-The hash of each batch must fit the batch's events, and the batch's rows about epochs, losses, quarantine and prunes.
+A batch is what the mirror wrote in one transaction. Its hash must fit its events, its rows about epochs, losses,
+quarantine and prunes, and the hash of the batch before.
 """
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
@@ -47,9 +48,10 @@ class BatchProof:
     def __init__(
         self, database: Database, result: QueueResult, audit_id: str, wanted: Collection[str]
     ) -> None:
-        """Begin at the first head of the chain, which is computed from ``audit_id`` and the queue's name.
+        """Prepare the check of one queue's chain. The chain begins with a hash of ``audit_id`` and the queue's name.
 
-        ``wanted`` are heads that were kept outside the database. :attr:`seen` has those that occur in the chain.
+        ``wanted`` are hashes of batches (heads) that an operator kept outside the database. :attr:`seen` has those that
+        occur in the chain.
         """
         self.database = database
         self.result = result
@@ -62,14 +64,15 @@ class BatchProof:
         self._entries = self._events = self._bytes = 0
         self._wanted = frozenset(wanted)
         self.seen = dict.fromkeys({self.head} & self._wanted, 0)
-        """The numbers of the batches with wanted heads, by head. Only wanted heads that the chain has are included."""
+        """By wanted hash (head): the number of the batch that has this hash. Wanted hashes that the chain lacks are
+        left out."""
         with database.readers.connect() as connection:
             self._found_by = set(connection.execute(_FOUND_BY, {"queue": self.queue}).scalars())
         """The numbers of the batches that rows of epochs, losses, quarantine or prunes name."""
 
     def begin_behind(self, cut: Any) -> None:
-        """Begin after a prune. ``cut`` is the prune's row of ``mirror_prune``. The row has the chain's head and the
-        counts at the cut.
+        """Begin the check after a prune. ``cut`` is the row of ``mirror_prune`` with the chain's hash and counts at the
+        entry up to which the prune removed jobs.
         """
         self.number, self.head, self._cut = cut.cut_batch, cut.head, cut
         self._entries, self._events = cut.through_entries, cut.through_events
@@ -78,8 +81,8 @@ class BatchProof:
     def check(
         self, batch: LoggedBatch, strays: Sequence[EventRow], rows: Sequence[EventRow]
     ) -> None:
-        """Check the next batch of the chain. ``rows`` are the batch's events. ``strays`` are the events between the
-        batch before and this batch: they belong to no batch.
+        """Check the next batch of the chain. ``rows`` are the batch's events. ``strays`` are events between the
+        preceding batch and this one, which belong to no batch.
         """
         link = batch.link
         self.number += 1
@@ -133,7 +136,7 @@ class BatchProof:
             self.result.add(Violation(*found))
 
     def check_rest(self, rows: Sequence[EventRow]) -> None:
-        """Report the events after the last batch, up to the cursor: they belong to no batch."""
+        """Report the events between the last batch and the mirror's position as violations: they belong to no batch."""
         self._events += len(rows)
         if rows:
             says = counted(len(rows), "event is in no batch", "events are in no batch")
@@ -141,7 +144,8 @@ class BatchProof:
             self._violated(at, rows[0][3], rows[0][5], "batch", says)
 
     def check_cursor(self, connection: Connection, cursor: Any, beyond: Any) -> None:
-        """Check that the queue's cursor is at the end of the last batch, and has the sums of all batches.
+        """Check that the mirror's position in the queue (the cursor) is at the end of the last batch, and has the sums
+        of all batches.
 
         ``cursor`` is the queue's row of ``mirror_cursor``. ``beyond`` is the first event after the cursor, or None.
         ``connection`` reads the current rows, which may be newer than ``cursor``.
@@ -188,8 +192,8 @@ class BatchProof:
         return made
 
     def _unknown_batches(self, connection: Connection, now: int) -> list[int]:
-        """Return the numbers of batches that rows about epochs, losses, quarantine or prunes name, but that do not
-        exist.
+        """Return the numbers of missing batches: rows about epochs, losses, quarantine or prunes name them, but they do
+        not exist.
         """
         found = set(connection.execute(_FOUND_BY, {"queue": self.queue}).scalars())
         return sorted(number for number in found if not 1 <= number <= now)

@@ -1,4 +1,5 @@
-"""Derives the rows of ``job`` and ``job_attempt`` from the events, by the table of effects.
+"""Derives the rows of ``job`` and ``job_attempt`` from the events, by the table that says what each type of event
+changes.
 
 The mirror also makes these rows, with code for many thousands of events a second. ``audit verify`` must not rely on
 that code. So this module applies the same table (:mod:`rq_core.model.table.effects`) with other code, event by event.
@@ -63,25 +64,25 @@ _ENDED_AT, _OUTCOME, _RAN, _BEGAN = (
 
 
 class _Plan(NamedTuple):
-    """The changes that one type of event makes to a job's row. A *place* is the index of a column in the row."""
+    """The changes that one type of event makes in the row of its job. A *place* is the index of a column in a row."""
 
     leads_to: str | Leads | None
     of_row: tuple[tuple[int, int], ...]
-    """Pairs: a place in the job's row, and the place of the column in the event's row whose value it gets."""
+    """Pairs (place in the row of ``job``, place in the row of ``job_event``): the first column gets the value of the
+    second."""
     takes: tuple[tuple[int, str, Any], ...]
-    """Triples: a place in the job's row, the name of the event's field whose value the place gets, and the value that
-    the place gets if the field is null (0 or None)."""
+    """Triples (place in the row of ``job``, name of a field of the event, default): the column gets the field's value,
+    or the default (0 or None) if the field is null."""
     takes_if_told: tuple[tuple[int, str], ...]
     changes: tuple[tuple[int, Any], ...]
-    """Pairs: a place in the job's row, and the constant value that it gets (0 or None)."""
+    """Pairs (place in the row of ``job``, value): the column gets this constant value, 0 or None."""
     stamps: tuple[int, ...]
     begins: bool
     ends_claim: bool
     dies_of: str | None
     has_fence: bool
     has_due: bool
-    """``has_fence`` and ``has_due`` say whether the event has a field ``fence``, and whether it has a field
-    ``due_ms``."""
+    """True if the event has a field ``due_ms``. ``has_fence`` says this of the field ``fence``."""
 
     @classmethod
     def of(cls, event: Event, effect: Effect) -> _Plan:
@@ -112,22 +113,25 @@ class _Plan(NamedTuple):
 
 
 _OF_EVENT: Final = {name: EVENT_COLUMNS.index(name) for name in ("task", "claim", "worker")}
-"""Places of some columns in a row of ``job_event``."""
+"""Indexes of some columns in a row of ``job_event``."""
 _TAKEN_OF_ROW: Final = ("task", "claim")
-"""The fields that an event has in columns of ``job_event``, not in its detail."""
+"""The fields of an event that have columns of their own in ``job_event``; the others are in its JSON column
+``detail``."""
 _PLANS: Final = {str(event): _Plan.of(event, effect) for event, effect in EFFECTS.items()}
 _CLEARED: Final = {
     str(event): [_PLACES[name] for name in names] for event, names in CLEARS.items() if names
 }
-"""For each event that leaves its job's state unchanged: the places in the job's row that become null."""
+"""By type of event, for events that do not change the job's state: the indexes of the columns of ``job`` that become
+null."""
 _TOLD: Final = {
     str(event): [(_PLACES[name], name) for name in names] for event, names in TAKES.items()
 }
-"""For each event that leaves its job's state unchanged: the places in the job's row that get a value from the event's
-detail. Each place comes with the name of the field that has the value."""
+"""By type of event, for events that do not change the job's state: the columns of ``job`` that get a value from the
+event. Each is a pair of the column's index and the name of the event's field."""
 
 _scopes: Final[dict[str, str]] = {}
-"""A cache: the scopes of a claim as JSON for ``job_attempt``, by the detail of the claim's event."""
+"""A cache for the column ``scopes`` of ``job_attempt``: from the detail of a ``claimed`` event to its scopes as
+JSON."""
 
 
 def _scopes_in(detail: str, facts: Mapping[str, Any]) -> str | None:
@@ -156,19 +160,19 @@ class Derived:
         self.row = _BLANK.copy()
         self.row[_ID], self.row[_QUEUE] = job_id, queue
         self.attempts: dict[str, list[Any]] = {}
-        """The rows of the job's claims, by fence."""
+        """The rows of the job's claims, by the claim's fence (fencing token)."""
         self.last: tuple[int, int] = (0, 0)
-        """The entry of the job's last event."""
+        """The number of the outbox entry with the job's last event."""
         self.ordinal = self.at_ms = 0
         self.named: tuple[int, int] | None = None
-        """The entry of the job's last event according to the job's row in SQL; None if the row was not read."""
+        """The number of the job's last outbox entry according to the job's row in SQL; None if the row was not read."""
 
     def column(self, name: str) -> Any:
         """Return the value of a column of the job's row."""
         return self.row[_PLACES[name]]
 
     def packed(self) -> bytes:
-        """Return the job and its claims as bytes, which take a fifth of the memory."""
+        """Return the job and its claims as bytes, to save memory: they take a fifth of the space."""
         return marshal.dumps(
             (self.row, self.attempts, self.last, self.ordinal, self.at_ms, self.named)
         )
@@ -189,10 +193,10 @@ class Derived:
         self.attempts = {}
 
     def pass_ends(self, ends: Iterable[LossEnd], upto: tuple[int, int] | None = None) -> None:
-        """End the job, if it is live, by the first of ``ends`` that concerns it.
+        """End the job, if it is live, because Redis lost it or because a baseline shows that it is gone.
 
-        Each of ``ends`` is a loss or a complete baseline, and has an epoch. It ends every live job that has no event in
-        this epoch or a later one. Only those of ``ends`` that come before the entry ``upto`` count.
+        Each of ``ends`` has an epoch: it ends every live job without an event in this epoch or a later one. The first
+        that applies to the job ends it. With ``upto``, only those before this entry are considered.
         """
         row = self.row
         if row[_STATE] not in _LIVE:
@@ -267,8 +271,8 @@ class Derived:
     def _restate_claim(
         self, fence: str | None, state: str, at_ms: int | None, *, same_claim: bool
     ) -> None:
-        """If a baseline says that a claim is in force, set the job's times for this claim. Add a row for the claim if
-        the row is missing.
+        """Apply a baseline event, which lists a live job's state: if a claim is in force, set the job's times for this
+        claim. Add a row for the claim if it is missing.
         """
         row = self.row
         if fence is None or state not in _CLAIMED:
@@ -279,7 +283,9 @@ class Derived:
         self._claim(fence, in_force=True)
 
     def _be_absent(self, at_ms: int) -> None:
-        """Apply a baseline event that says that Redis no longer has the job."""
+        """Apply a baseline event that says that Redis no longer has the job. Unless the job's end is known, its state
+        is then ``gone``.
+        """
         row = self.row
         row[_SINCE], row[_COMPLETE] = at_ms, 1
         row[_DUE] = row[_REASON] = row[_FENCE] = row[_WORKER] = None
@@ -287,7 +293,7 @@ class Derived:
             row[_STATE] = GONE
 
     def _begin_claim(self, fence: str, scopes: str | None = None) -> list[Any]:
-        """Add a row for a claim that is in force, with the values of the job's row. Return the new row."""
+        """Add a row for a claim that is now in force, with values from the job's row. Return the new row."""
         row = self.row
         ready, claimed = row[_READY_AT], row[_CLAIMED_AT]
         waited = None
@@ -308,8 +314,8 @@ class Derived:
         return attempt
 
     def _claim(self, fence: str, *, in_force: bool) -> list[Any]:
-        """Return the row of the claim with this fence. Add the row if it is missing, and set its task if the task was
-        unknown.
+        """Return the row of the claim with the fencing token ``fence``. Add the row if it is missing, and set its task
+        if the task was unknown.
         """
         attempt = self.attempts.get(fence)
         if attempt is None:
@@ -346,9 +352,10 @@ class Derived:
 
 
 class Derivation:
-    """Derives jobs from events. Call :meth:`feed` with the rows of the events in order, then read ``jobs``.
+    """Derives the rows of jobs and claims from events. Call :meth:`feed` with the events' rows in order, then read
+    ``jobs``.
 
-    Orphaned events must be left out.
+    Leave out the events that Redis has forgotten.
     """
 
     def __init__(
@@ -359,13 +366,13 @@ class Derivation:
     ) -> None:
         """Begin without jobs.
 
-        ``ends``, oldest first, are the losses and complete baselines that ended live jobs. The jobs have no event of
-        such an end. ``recall`` returns a job that is not in ``jobs``, or None if the job had no event before.
+        ``ends``, oldest first, are losses of Redis and complete baselines, which end live jobs without an event of the
+        job. ``recall`` returns a job that is no longer in ``jobs``; None if the job had no event before.
         """
         self.queue = queue
         self.jobs: dict[str, Derived] = {}
         self.unmoved: set[str] = set()
-        """Ids of jobs that have an event which changed no field of the job."""
+        """Ids of jobs that have had an event which changes nothing in the job's row."""
         self._ends, self._recall = ends, recall
 
     def feed(self, rows: Iterable[EventRow]) -> None:
@@ -388,9 +395,7 @@ class Derivation:
                 continue  # The replay reports that the event cannot be read.
 
     def _clear(self, event: EventRow, job_id: str) -> bool:
-        """Apply an event that leaves the state of its job unchanged. Return whether the event changes other fields of
-        the job.
-        """
+        """Apply an event that does not change its job's state. Return whether it changes other fields of the job."""
         cleared, told = _CLEARED.get(event[4], ()), _TOLD.get(event[4], ())
         if not cleared and not told:
             return False
@@ -409,7 +414,7 @@ class Derivation:
 
 
 def _where(leads: Leads, facts: Mapping[str, Any]) -> str | None:
-    """Return the state to which an event leads. ``leads`` is the rule by which the event's fields decide the state.
+    """Return the job's state after an event, if the event's fields ``facts`` decide it by the rule ``leads``.
 
     Return None if Redis does not have the job after the event.
     """

@@ -1,5 +1,5 @@
-"""Checks that ``mirror_epoch`` has exactly the rows that follow from the events: beginnings of epochs, losses, and
-missing numbers.
+"""Checks the rows of ``mirror_epoch`` against the events: beginnings of epochs, losses, and missing numbers. (An epoch
+is one unbroken history of a queue in Redis.)
 
 Events do not show under which number Redis and SQL had different entries (the kind ``changed``), nor why numbers are
 missing. For these rows and columns, :mod:`sql_audit.proof.batch_check` only proves that they are unchanged.
@@ -32,7 +32,7 @@ QUEUE_DELETED: Final = str(Event.QUEUE_DELETED)
 
 
 class Shown(NamedTuple):
-    """The columns of a row of ``mirror_epoch``, as far as they can be computed from events."""
+    """The columns of a row of ``mirror_epoch`` that can be computed from events."""
 
     at: OutboxId
     kind: str
@@ -44,25 +44,25 @@ class Shown(NamedTuple):
 
 
 class EpochProof:
-    """Checks the numbering of one queue's entries.
+    """Checks the numbering of one queue's outbox entries against ``mirror_epoch``.
 
-    Call :meth:`feed` with all events in order, orphaned events included, then :meth:`wrong`.
+    Call :meth:`feed` with all events in order, including those that Redis has forgotten; then call :meth:`wrong`.
     """
 
     def __init__(self, queue: str, passed: Mapping[int, int]) -> None:
-        """Begin before the first event. ``passed`` has, by epoch, how many entries before the epoch the mirror could
-        not copy.
+        """Begin before the first event. ``passed`` has, by epoch, the number of Redis' entries before the epoch that
+        the mirror could not copy.
         """
         self.queue = queue
         self._passed = passed
         self._before: OutboxId | None = None
         self._deleted = False
-        """True if the entry ``_before`` records that an operator deleted the queue."""
+        """True if an operator deleted the queue with the last entry that was read."""
         self._shown: Counter[Shown] = Counter()
         self._after_batch = 0
 
     def begin_behind(self, cut: Any) -> None:
-        """Begin after a prune. ``cut`` is the prune's row of ``mirror_prune``."""
+        """Begin after a prune. ``cut`` is the row of ``mirror_prune`` with the entry up to which jobs were removed."""
         self._before, self._after_batch = OutboxId(cut.epoch, cut.seq), cut.cut_batch
 
     def feed(self, rows: Sequence[EventRow]) -> None:

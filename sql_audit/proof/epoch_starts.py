@@ -1,4 +1,6 @@
-"""The first events of epochs. They show why an epoch began, and which earlier entries Redis forgot."""
+"""The first events of epochs, which are the unbroken histories of a queue in Redis. They show why an epoch began, and
+which earlier entries Redis forgot.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,19 @@ class EpochStart(NamedTuple):
     epoch: int
     reason: str
     last: OutboxId | None
-    """The last entry that Redis knew when the epoch began; None if Redis knew no entry."""
+    """The last entry that Redis had when it began the epoch; None if Redis had no entry."""
 
 
 def reasons_of_next(beginnings: Sequence[EpochStart]) -> dict[int, str]:
-    """Return, by epoch, the reason why the following epoch began. The last epoch is left out."""
+    """Return, by epoch, why Redis ended it: the reason why the following epoch began. The last epoch is left out."""
     pairs = pairwise(beginnings)
     return {before.epoch: after.reason for before, after in pairs}
 
 
 def orphaned_by(beginnings: Sequence[EpochStart]) -> list[tuple[OutboxId, OutboxId]]:
-    """Return the ranges of entries that Redis forgot, in order, computed from the beginnings of epochs.
+    """Compute from the beginnings of epochs which entries Redis forgot. Return them as ranges, in order.
 
-    A range is a pair (last surviving entry, first entry of the later epoch). All entries between the two are orphaned.
+    A range is a pair (last surviving entry, first entry of the later epoch). Redis forgot all entries between the two.
     """
     found: list[tuple[OutboxId, OutboxId]] = []
     for beginning in reversed(beginnings):

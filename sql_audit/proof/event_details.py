@@ -1,5 +1,5 @@
-"""Parses the JSON in events' details, and caches the results. Several proofs parse the same event, and many events have
-the same detail.
+"""Parses the JSON column ``detail`` of events, and caches the results: several checks parse the same event, and many
+events have the same detail.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 REMEMBERED_MAX: Final = 20_000
-"""Maximum number of parsed details in the cache: more than a batch has."""
+"""Maximum number of parsed details in the cache: more than one batch of events has."""
 LENGTH_MAX: Final = 4_096
-"""Maximum number of characters of a detail in the cache: a longer detail has arguments or a value, and occurs only
-once."""
+"""Maximum number of characters of a detail in the cache. A longer one has a job's arguments or a result, and occurs
+only once."""
 
 _scan: Final[Callable[[str, int], tuple[dict[str, Any], int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
-"""Parses JSON without the checks for surrounding blanks, which cost as much time as the parsing."""
+"""Parses JSON without skipping blanks around it, which would take as long as the parsing."""
 _remembered: Final[dict[str, Mapping[str, Any]]] = {}
 _NOTHING: Final[Mapping[str, Any]] = {}
 

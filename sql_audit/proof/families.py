@@ -1,17 +1,21 @@
-"""Checks durable jobs and their children, across the logs of their queues.
+"""Checks durable jobs and their children, across the logs of their queues. (A durable job, the parent, enqueues
+children and waits for their ends.)
 
 - I24: if a job has saved a child's result, this child has succeeded with this result.
 - I25: no child is lost. Each child that a job has enqueued is in the log of its queue. When a job saves how its
   children have ended, all its children have ended, and the job has saved the result of each child that succeeded. A job
   does not wait for a child that has ended. A parked job that is due is woken (see :class:`ParkedParents`).
 
-A fork has copies of the results of its origin's children. These results are compared only if the log has the value of
-the fork's entry for the ``map``: this value names the origin's box.
+A fork is a copy of a job, its origin, and has copies of the results of its origin's children. These results are
+compared only if the log has the value of the fork's entry for the ``map``: this value names the origin's box of saved
+steps.
 
 Nothing is proved about a child if the log of the child's queue has gaps, or is not in this database. Some checks also
-need the parent's complete log: they are left out if that log has gaps. A note is added if a complete log has a child of
-a launch whose children's number and queues are unknown: SQL was changed, or other children are in a queue whose log is
-not in this database or has gaps.
+need the parent's complete log: they are left out if that log has gaps.
+
+A job enqueues children in launches (calls of ``map`` or ``run``). If the number and the queues of a launch's children
+are unknown, and a complete log has one of the children, a note is added. Either SQL was changed, or other children are
+in a queue whose log is not in this database or has gaps.
 """
 
 from __future__ import annotations
@@ -34,12 +38,14 @@ from sql_audit.proof.launches import Launch, Launches, SavedItem, fill_queues, p
 from sql_audit.store.job_rows import EventRow
 
 MARGIN_MS: Final = 60_000
-"""Assumed maximum difference in ms between the clocks of two servers. If the log of a child's queue lacks an event that
-must come before an event of the parent, this is a fault only if that log continues for more than this many ms after the
-parent's event."""
+"""Assumed maximum difference in ms between the clocks of two Redis servers.
+
+A child's log may lack an event that must come before an event of its parent. This is a fault only if the child's log
+continues for more than this many ms after the parent's event."""
 PASSES_MAX: Final = 1_000
-"""A violation is reported when this many claims have passed over a parked job that is due. (Fewer prove nothing: a
-claim wakes only the first 250 jobs and rates that are due, and the log does not show which rates are due.)"""
+"""Number of calls that claim jobs without waking a parked job that is due, from which on this is a violation. Fewer
+calls prove nothing: a call wakes only the first 250 jobs and rates that are due, and the log does not show which rates
+are due."""
 CHUNK: Final = 500
 """Number of children that one query reads."""
 
@@ -74,12 +80,12 @@ _SET_BACK: Final = text(
 )
 
 Wrong = tuple[str, EventRow, str]
-"""The invariant, the event, and what is wrong: a predicate whose subject is the event."""
+"""A violation: the number of the invariant, the event, and a phrase that continues a sentence about the event."""
 
 
 @dataclass(slots=True)
 class ChildLog:
-    """The events of a child in the log of its queue."""
+    """The events of one child in the log of the child's queue."""
 
     queue: str
     begun: int = 0
@@ -87,9 +93,9 @@ class ChildLog:
     ends: list[int] = field(default_factory=list)
     """Unix ms of each end of the child."""
     succeeded: int = 0
-    """Number of the ends that are successes."""
+    """How many of the ends in ``ends`` are successes."""
     digests: dict[Any, int] = field(default_factory=dict)
-    """The digests of the results of the successes, each with the Unix ms of the first success with it."""
+    """From the digest of a result to the Unix ms at which the child first succeeded with this result."""
 
     def add(self, kind: str, at_ms: int, detail: str | None) -> None:
         """Add an event of the child."""
@@ -104,24 +110,26 @@ class ChildLog:
 
     @property
     def ended_once_ms(self) -> int | None:
-        """Unix ms of the end of a child that has ended once and was never requeued; None for another child."""
+        """Unix ms of the child's end. None if it has not ended, has ended more than once, or was requeued."""
         return self.ends[0] if self.begun == len(self.ends) == 1 else None
 
 
 class FamilyProof:
-    """Checks the children of one queue's durable jobs. Call :meth:`feed` with all events, then :meth:`wrong`."""
+    """Checks the children of one queue's durable jobs. Call :meth:`feed` with all events of the queue, then
+    :meth:`wrong`.
+    """
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
         self._launches = Launches()
         self._parked = ParkedParents(self._launches.parents)
         self._whole: dict[str, int | None] = {}
-        """By queue: the time (Unix ms) up to which the queue's log has every event. None: the log may lack events."""
+        """By queue: the time (Unix ms) up to which SQL has every event of the queue; None if SQL may lack events."""
         self._set_back: dict[str, bool] = {}
-        """By queue: whether the clock of its server was set back by more than MARGIN_MS."""
+        """By queue: True if the clock of its Redis server was set back by more than MARGIN_MS."""
         self.unproved: dict[tuple[str, str], tuple[EventRow, str]] = {}
-        """By the id of the box and the name of the launch: the event that says that all children of the launch are
-        enqueued, and why nothing is proved about them. Complete after :meth:`wrong`."""
+        """By box id of a job and name of its launch (a call of ``map`` or ``run``): why nothing is proved about the
+        children, and the event that says that all of them are enqueued. Complete after :meth:`wrong`."""
         read, parked = self._launches.read, self._parked
         self._steps: dict[str, Callable[[EventRow], None]] = {
             "step_saved": read,
@@ -139,7 +147,7 @@ class FamilyProof:
                 steps[row[4]](row)
 
     def wrong(self, connection: Connection) -> Iterator[Wrong]:
-        """Yield each event of the queue that violates I24 or I25 according to the logs of the children's queues."""
+        """Yield each event of the queue's jobs that contradicts the logs of their children (I24 and I25)."""
         self._find_queues(connection)
         is_whole = self._whole_upto(connection, self._queue) is not None
         if is_whole:
@@ -172,7 +180,7 @@ class FamilyProof:
     def _item(
         self, connection: Connection, child: str, item: SavedItem | None, log: ChildLog
     ) -> Iterator[Wrong]:
-        """Compare a saved result with the child's successes (I24)."""
+        """Check that a child has succeeded with the result that its parent has saved (I24)."""
         upto_ms = self._whole_upto(connection, log.queue)
         if item is None or item.digest is None or upto_ms is None:
             return
@@ -191,7 +199,7 @@ class FamilyProof:
     def _child(
         self, connection: Connection, child: str, launch: Launch, index: int, log: ChildLog | None
     ) -> Iterator[Wrong]:
-        """Compare the parent's events about a child with the child's log (I25)."""
+        """Check the parent's events about one child against the child's log (I25: no child is lost)."""
         queue, row, join = launch.queues[index], launch.row, launch.join
         upto_ms = self._whole_upto(connection, queue)
         if upto_ms is None or row is None:
@@ -220,7 +228,9 @@ class FamilyProof:
                 yield "I25", wait.row, says
 
     def _note(self, connection: Connection, child: str, launch: Launch, queue: str) -> None:
-        """Note that nothing is proved about a launch, since its digest does not fit the children in the log."""
+        """Note that nothing is proved about a launch: the digest of its children's number and queues does not fit the
+        children in the log.
+        """
         row, upto_ms = launch.row, self._whole_upto(connection, queue)
         # The log of another queue, with other children, may be behind.
         if row is not None and upto_ms is not None and upto_ms > row[5] + MARGIN_MS:
@@ -231,10 +241,8 @@ class FamilyProof:
             self.unproved.setdefault((launch.life, launch.name), (row, says))
 
     def _was_known(self, connection: Connection, log: ChildLog, join: EventRow) -> bool:
-        """Return whether Redis still knew that a child had succeeded when the parent read how all its children had
-        ended.
-
-        The parent read this after its last child had ended, and before it saved the event ``join``.
+        """Return whether Redis still remembered a child's success when the parent saved the event ``join``, which says
+        how its children ended.
         """
         return (
             join[5] - min(log.ends) < KEEP_MS - MARGIN_MS
@@ -243,7 +251,9 @@ class FamilyProof:
         )
 
     def _find_queues(self, connection: Connection) -> None:
-        """Set the queues of the children of each launch whose children are all in the log."""
+        """Find the queue of each child, for the launches whose children are all in the log. Store the queues in the
+        launches.
+        """
         launches = self._launches.unknown()
         first = dict(_chunked(connection, _QUEUES, [launch.child(0) for launch in launches]))
         by_queue: dict[str, list[Launch]] = {}
@@ -265,7 +275,7 @@ class FamilyProof:
                     fill_queues([each for each in absent if not each.queues], queue)
 
     def _find_mixed(self, connection: Connection, launch: Launch) -> None:
-        """Set the queues of a launch whose children are in several queues."""
+        """Find the queues of a launch's children if they are in several queues, and store them in the launch."""
         queues: list[str] = []
         for first in range(0, CHILDREN_MAX, CHUNK):
             ids = [launch.child(first + n) for n in range(CHUNK)]
@@ -295,7 +305,7 @@ class FamilyProof:
 
 
 class ParkedParents:
-    """The parked jobs that have children, and the claims that passed over such a job although it was due.
+    """Finds parked jobs that have children and are due, but are not woken. (A parked job waits without a claim.)
 
     Each call that claims jobs first wakes the parked jobs that are due, the oldest first. So if a call claims jobs, but
     has woken and promoted no job, it passes over each parked job that is due.
@@ -303,23 +313,24 @@ class ParkedParents:
 
     def __init__(self, parents: Container[str]) -> None:
         self.passed: list[tuple[EventRow, str]] = []
-        """Pairs: the event of the claim that was the PASSES_MAX-th to pass over a job, and what is wrong."""
+        """Pairs (event, sentence), one for each job that was not woken. The event is the PASSES_MAX-th claim that
+        passed over it."""
         self._parents = parents
         self._parked: dict[str, tuple[int, int]] = {}
-        """The event with which each job was parked, by the job's id."""
+        """The outbox entry (epoch, seq) with which each job was parked, by the job's id."""
         self._due: list[tuple[int, int, int, str]] = []
-        """A heap of the parked jobs. Each item has the Unix ms at which the job is due, the entry that parked the job,
-        and the job's id."""
+        """A heap of the parked jobs. Each item has the Unix ms at which the job is due, the number (epoch, seq) of the
+        entry that parked the job, and the job's id."""
         self._late: deque[tuple[int, int, tuple[int, int], str]] = deque()
-        """The jobs that are due. Each item has the number of passes before the job was due, the Unix ms at which the
-        job was due, the entry that parked the job, and the job's id."""
+        """The parked jobs that are due. Each item has the value of ``_passes`` when the job became due, the Unix ms at
+        which it was due, the entry that parked it, and its id."""
         self._passes = 0
         """Number of calls so far that claimed jobs, but woke and promoted no job."""
         self._swept_ms = -1
         self._claimed: tuple[int, int] = (0, 0)
 
     def park(self, row: EventRow) -> None:
-        """Read an event ``parked``."""
+        """Note the event ``parked`` of a job with children."""
         if row[6] not in self._parents:
             return
         with suppress(ValueError):
@@ -329,13 +340,15 @@ class ParkedParents:
                 heappush(self._due, (due_ms, row[1], row[2], row[6]))
 
     def move(self, row: EventRow) -> None:
-        """Read an event that a call may have logged before the call's claims, or that may end a job's wait."""
+        """Note an event that shows that a call woke or promoted a job, or that a job's wait has ended."""
         self._swept_ms = row[5]
         if row[4] != Event.PROMOTED:
             self._parked.pop(row[6], None)
 
     def claim(self, row: EventRow) -> None:
-        """Read an event ``claimed``."""
+        """Count a claim that came without waking a job, and note each due job that was passed over for the
+        PASSES_MAX-th time.
+        """
         if not self._parked or self._swept_ms == row[5] or self._claimed == (row[1], row[2]):
             return
         self._claimed = row[1], row[2]
@@ -354,8 +367,10 @@ class ParkedParents:
 
 
 def _logs_of(connection: Connection, ids: Sequence[str]) -> dict[str, ChildLog]:
-    """Return the events of these children in their queues' logs, by id. If several queues have a job with this id, only
-    the last queue counts: a producer must have chosen the id of a child on purpose.
+    """Return the events of these children, by the child's id.
+
+    If several queues have a job with the same id, only the last queue counts: a producer must have chosen the id of a
+    child on purpose.
     """
     found: dict[str, ChildLog] = {}
     for job_id, queue, kind, at_ms, detail in connection.execute(_CHILDREN, {"ids": ids}):

@@ -11,7 +11,9 @@ VIOLATIONS_KEPT: Final = 20
 
 
 class Violation(NamedTuple):
-    """A violation of an invariant, and the event that shows it. ``says`` is a predicate: the event is its subject."""
+    """A violation of an invariant, and the event that shows it. ``says`` is a phrase that continues a sentence about
+    the event.
+    """
 
     invariant: str
     """The invariant's name, such as "I3" (see ARCHITECTURE.md)."""
@@ -28,37 +30,40 @@ class Violation(NamedTuple):
 
 
 class Note(NamedTuple):
-    """From the event at ``at`` on, something cannot be proved. ``says`` is the reason."""
+    """A reason (``says``) why something cannot be proved from the event at ``at`` on."""
 
     at: OutboxId
     at_ms: int
     says: str
     lost: int | None = None
-    """If Redis has lost the queue and the log does not have this loss yet: the number of jobs that are alive according
-    to the log."""
+    """If Redis has lost the whole queue, and the log does not have this loss yet: the number of jobs that are live
+    according to the log. Otherwise None."""
 
 
 class SetBack(NamedTuple):
-    """Redis' clock went back by ``by_ms`` within an epoch. This is no violation: an operator or NTP may set the
-    clock.
+    """An occasion on which Redis' clock went back, by ``by_ms``, within an epoch. This is no violation: an operator or
+    NTP may set the clock.
     """
 
     at: OutboxId
-    """The entry that has an earlier time than the entry before it."""
+    """The number of the entry whose time is earlier than the time of the preceding entry."""
     at_ms: int
     by_ms: int
 
 
 class Loss(NamedTuple):
-    """Events that Redis has lost, as the first event of a later epoch shows."""
+    """A loss of events by Redis. The first event of a later epoch shows it. (An epoch is an unbroken history of a queue
+    in Redis.)
+    """
 
     at: OutboxId
-    """The first entry of the epoch with which Redis continued."""
+    """The number of the first entry with which Redis continued after the loss."""
     at_ms: int
     after: OutboxId
-    """The last entry before the loss. Redis may have lost later entries that SQL never had; their number is unknown."""
+    """The last entry that Redis still had. Redis may also have lost entries that SQL never had; their number is
+    unknown."""
     orphaned: int
-    """Number of events in SQL that are not part of the history with which Redis continued."""
+    """Number of events that SQL has and Redis forgot. They are not part of the history with which Redis continued."""
     jobs: int
     """Number of live jobs that were lost: all live jobs if Redis forgot everything, otherwise 0."""
     says: str

@@ -1,9 +1,8 @@
-"""Reads from the log which children durable jobs have enqueued, and what the jobs have saved about these children. No
-I/O.
+"""Reads from the log which children each durable job has enqueued, and what the job has saved about them. No I/O.
 
 A *launch* is one call of ``map`` or ``run``, or one node of a flow. No event names the children. Their ids are computed
-from the box and the name of the launch; their number and their queue are found by the digest of the entry that enqueued
-them.
+from the name of the launch and the id of the job's box of saved steps. Their number and their queues are found by the
+digest of the saved entry that enqueued them.
 """
 
 from __future__ import annotations
@@ -38,84 +37,91 @@ _NO_CHILDREN: Final = digest_of(pack_queue(None, 0))
 
 
 class SavedItem(NamedTuple):
-    """An event ``step_saved`` that may have a child's result."""
+    """A ``step_saved`` event of a durable job that may save a child's result."""
 
     row: EventRow
     entry: int
-    """The number of the entry in the box."""
+    """The number of the saved entry among the entries of the job's box."""
     digest: str | None
-    """The digest of the result; None: the result is not kept."""
+    """The digest of the child's result; None: the result is not kept."""
 
 
 class WaitForChild(NamedTuple):
-    """The last event ``step_begun`` with which a job began to wait for one child."""
+    """The last ``step_begun`` event with which a job began to wait for one of its children."""
 
     row: EventRow
     fence: OutboxId
-    """The fence of the claim that began the wait."""
+    """The fencing token of the claim under which the job began to wait."""
 
 
 @dataclass(slots=True)
 class Launch:
-    """The events about the children of one launch of a durable job."""
+    """One call of ``map`` or ``run`` of a durable job, or one node of a flow: the events about the children that it
+    enqueues.
+    """
 
     life: str
-    """The id of the parent's box."""
+    """The id of the parent job's box, which has the job's saved steps."""
     name: str
     row: EventRow | None = None
     """The event that says that all children are enqueued; None: the log has no such event."""
     entry: int = 0
-    """The number of the entry that enqueues the children. 0: the log does not have this entry."""
+    """The number of the box's entry that enqueues the children. 0: the log does not have this entry."""
     digest: str = ""
-    """The digest of the value of the entry that enqueues the children. The value has the children's number and
-    queues."""
+    """A digest of the children's number and queues, from the log."""
     queues: Sequence[str] = ()
-    """The queue of each child. Empty if the log does not show the queues."""
+    """The queue of each child. Empty if they are not known."""
     items: dict[int, SavedItem] = field(default_factory=dict)
-    """The saved results, by the child's position."""
+    """The saved results of children, by the child's position (from 0)."""
     join: EventRow | None = None
-    """The event that saves how the children that did not succeed have ended. All children have ended before it."""
+    """The event with which the job saved how its children ended. By then, all children had ended. None: there is no
+    such event."""
     waits: dict[int, WaitForChild] = field(default_factory=dict)
-    """The waits for children, by the child's position."""
+    """The job's waits for single children, by the child's position (from 0)."""
     made_of: str = ""
-    """If a fork has copied the launch: the id of the origin's box, from which the children's ids are computed.
+    """For a fork, a copy of another job: the id of the other job's box, from which the children's ids are computed.
     Otherwise empty."""
 
     def child(self, index: int) -> str:
-        """Return the id of the child at a position."""
+        """Return the id of the child at position ``index`` (from 0)."""
         return child_id(self.made_of or self.life, self.name, index)
 
     @property
     def has_none(self) -> bool:
-        """True if the job has enqueued no children."""
+        """True if the launch has enqueued no children."""
         return self.digest == _NO_CHILDREN
 
     @property
     def is_unknown(self) -> bool:
-        """True if the job has enqueued all its children, and the log does not show their number and queues.
+        """True if all children are enqueued, but their number and queues are not known.
 
         It is False for a launch that a fork has copied, and for a launch without children.
         """
         return not (self.row is None or self.queues or self.made_of or self.has_none)
 
     def fits(self, queues: Sequence[str]) -> bool:
-        """Return whether the job has enqueued its children in these queues."""
+        """Return whether the launch has enqueued one child in each of these queues, in this order: the digest must
+        agree.
+        """
         return digest_of(pack_queues(queues)) == self.digest
 
 
 class Launches(dict[tuple[str, str], Launch]):
-    """The launches of one queue's durable jobs, by the id of the box and the name of the launch."""
+    """The launches of one queue's durable jobs: their calls of ``map`` and ``run``. The key is the id of the job's box
+    and the name of the launch.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.parents: set[str] = set()
         """The ids of the jobs that have begun to enqueue children."""
         self._by_number: dict[tuple[str, int], Launch] = {}
-        """The launches by the id of the box and the number of the entry that enqueues the children."""
+        """The launches by the id of the job's box and the number of the box's entry that enqueues the children."""
 
     def read(self, row: EventRow) -> None:
-        """Read an event ``step_begun`` or ``step_saved``. An event that cannot be read is ignored: the replay reports
-        it."""
+        """Note what an event ``step_begun`` or ``step_saved`` says about children. An event that cannot be read is
+        ignored: the replay of the log reports it.
+        """
         with suppress(KeyError, ValueError, TypeError, AttributeError, RecursionError):
             facts = facts_in(row[10])
             name, is_saved = facts["name"], row[4] == _SAVED
@@ -168,7 +174,7 @@ class Launches(dict[tuple[str, str], Launch]):
 
 
 def fill_queues(launches: Iterable[Launch], queue: str) -> None:
-    """Set the queues of each launch whose children are all in ``queue``. The launch's digest shows whether they are."""
+    """Set ``queues`` of each launch whose children are all in ``queue``, as the launch's digest shows."""
     wanted: dict[str, list[Launch]] = {}
     for launch in launches:
         wanted.setdefault(launch.digest, []).append(launch)
@@ -180,8 +186,8 @@ def fill_queues(launches: Iterable[Launch], queue: str) -> None:
 
 
 def positions(launches: Iterable[Launch]) -> Iterator[tuple[str, Launch, int]]:
-    """Yield the id, the launch and the position of each child that a job has enqueued, or whose result the job has
-    saved.
+    """Yield each child that a job has enqueued, or whose result a job has saved: the child's id, its launch, and its
+    position in the launch.
     """
     for launch in launches:
         count = len(launch.queues)

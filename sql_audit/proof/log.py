@@ -1,4 +1,6 @@
-"""Reads a queue's log from SQL batch by batch: a row of ``mirror_batch``, and the batch's rows of ``job_event``."""
+"""Reads a queue's log from SQL batch by batch. A batch is what the mirror wrote in one transaction: a row of
+``mirror_batch``, and the batch's rows of ``job_event``.
+"""
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
 
@@ -23,10 +25,10 @@ READ_EVENTS: Final = 20_000
 """The approximate number of events that one query reads."""
 
 EVENTS_MAX: Final = 2**63 - 1
-"""A limit that is above every number of events."""
+"""A limit for queries that must return all events: it is higher than any number of events."""
 
 BEFORE_ALL: Final = OutboxId(-(2**63), -(2**63))
-"""A number before all numbers that a row can have. Reading begins after this number, so that no row is skipped."""
+"""A number lower than any number in a row. A read begins after it, so that no row is skipped."""
 
 _COLUMNS: Final = ", ".join(EVENT_COLUMNS)
 _RANGE: Final = (
@@ -56,7 +58,8 @@ _QUEUES_OF_EVENTS: Final = (
 )
 
 LAST_PRUNE: Final = text("SELECT * FROM mirror_prune WHERE queue = :queue ORDER BY id DESC LIMIT 1")
-"""Selects the last row of ``mirror_prune`` of a queue: the cut of its log, and whether a prune is under way."""
+"""A query for the last row of ``mirror_prune`` of a queue: the entry up to which the log was pruned, and whether the
+prune is still under way."""
 
 
 def tables_by_queue(connection: Connection) -> dict[str, list[str]]:
@@ -87,14 +90,14 @@ class BatchedLog:
         self._after, self._number = BEFORE_ALL, BEFORE_ALL.epoch
 
     def begin_behind(self, after: OutboxId, number: int) -> None:
-        """Begin after the entry ``after``, the last entry of batch ``number``."""
+        """Begin the read after the entry ``after``, which is the last entry of the batch ``number``."""
         self._after, self._number = after, number
 
     def batches(
         self, last_batch: int
     ) -> Iterator[tuple[LoggedBatch, list[EventRow], list[EventRow]]]:
-        """Yield each batch up to the number ``last_batch``, in a tuple: the batch, the events before it that belong to
-        no batch, and the batch's own events.
+        """Yield each batch up to the number ``last_batch``, as a tuple: the batch, the events before it that belong to
+        no batch, and the events of the batch.
         """
         after = self._after
         group: list[LoggedBatch] = []
@@ -153,8 +156,8 @@ class BatchedLog:
                 return
 
     def _rows(self, after: OutboxId, upto: OutboxId, expected: int) -> list[EventRow]:
-        """Return the events after ``after``, up to ``upto``, as plain tuples. ``expected`` is the number of events that
-        the log should have there.
+        """Return the events after the entry ``after``, up to ``upto``, as plain tuples. ``expected`` is the number of
+        events that should be there, as a hint for the query.
         """
         # With a small limit, PostgreSQL goes along the primary key. It would otherwise expect a ninth of all events
         # between any two bounds, and read the whole log each time.
@@ -167,7 +170,8 @@ class BatchedLog:
 
 
 def beginnings(connection: Connection, queue: str) -> list[EpochStart]:
-    """Return the first events of a queue's epochs, oldest first. An epoch whose first event is missing is left out."""
+    """Return the first event of each epoch of a queue, oldest first. Epochs whose first event is missing are left out.
+    """
     found: list[EpochStart] = []
     epoch = BEFORE_ALL.epoch
     while True:
@@ -184,7 +188,7 @@ def beginnings(connection: Connection, queue: str) -> list[EpochStart]:
 def kept_rows(
     database: Database, queue: str, cut: OutboxId, connection: Connection | None = None
 ) -> Iterator[list[EventRow]]:
-    """Yield the events that a prune left in a queue's log, up to the entry ``cut``. Each list has up to READ_EVENTS
+    """Yield the events that a prune left in a queue's log, up to the entry ``cut``, in lists of up to READ_EVENTS
     events.
     """
     after: tuple[int, ...] = (*BEFORE_ALL, BEFORE_ALL.seq)

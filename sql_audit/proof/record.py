@@ -18,8 +18,9 @@ def record_proofs(
 ) -> None:
     """Add a row to ``mirror_proof`` for each queue whose log was checked without a violation.
 
-    ``verdicts`` are the verdicts from SQL alone, by queue. They are needed if a comparison with Redis has changed
-    ``result``. If ``result`` has problems, nothing is recorded. Raise the errors of SQL if the table cannot be written.
+    ``verdicts`` are the verdicts from SQL alone, by queue. Pass them if a comparison with Redis has changed ``result``.
+    If ``result`` has problems that concern no single queue, nothing is recorded. Raise the errors of SQL if the table
+    cannot be written.
     """
     rows = []
     for name, found in result.queues.items():

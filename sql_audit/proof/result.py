@@ -10,7 +10,7 @@ from sql_audit.proof.findings import Loss, Note, SetBack, Violation
 from sql_audit.times import readable
 
 UNDER_WAY: Final = "a prune up to here is under way, or was interrupted: run it again"
-"""The text of the note on a log whose last prune has not ended."""
+"""The text of the note that a log's last prune was interrupted or is still running."""
 
 
 class LogVerdict(StrEnum):
@@ -27,19 +27,19 @@ class LogVerdict(StrEnum):
 
 
 class LogCut(NamedTuple):
-    """The point up to which a queue's log was last pruned. Up to there, the log has only the jobs that the prune
-    left.
+    """The entry up to which a queue's log was last pruned. Up to this entry, the log has only the events of the queue
+    itself and of the jobs that the prune left.
     """
 
     epoch: int
     number: int
     cut_at_ms: int
-    """Unix ms of the last event before the cut."""
+    """Unix ms of the last event up to this entry."""
     at_ms: int
-    """Unix ms of the prune."""
+    """Unix ms at which the log was pruned."""
     by: str
     head: str
-    """The chain's head at the cut."""
+    """The hash of the chain of batches at this entry."""
     done: bool
 
     @property
@@ -52,33 +52,33 @@ class LogCut(NamedTuple):
 
 @dataclass(slots=True)
 class QueueResult:
-    """The result of the check of one queue: how far it was checked, the counts, the violations, and the notes."""
+    """The result of the check of one queue's log: the last checked entry, the counts, the violations, and the notes."""
 
     queue: str
     epoch: int | None
     number: int | None
-    """The last checked entry is ``epoch``-``number``."""
+    """The number of the last checked entry within its epoch; ``epoch`` and this number identify the entry."""
     at_ms: int | None
     head: str
-    """The chain's head at the last checked entry."""
+    """The hash of the chain of batches at the last checked entry."""
     events: int = 0
     entries: int = 0
     batches: int = 0
     live: int = 0
-    """Number of jobs that are alive after the last event."""
+    """Number of jobs that are live after the last checked event."""
     orphans: int = 0
     """Number of events in SQL that Redis forgot: they are not part of the history with which Redis continued."""
     losses: list[Loss] = field(default_factory=list)
     """Losses of events by Redis, in order of the epochs with which Redis continued."""
     set_back: list[SetBack] = field(default_factory=list)
-    """The first times that Redis' clock went back."""
+    """The first occasions on which Redis' clock went back."""
     restated: int = 0
-    """Number of ``baseline`` events that disagree with the log about a job's state or fence, for example after a
-    repair."""
+    """Number of ``baseline`` events that disagree with the earlier events about a job's state or claim. (A baseline
+    states each live job's state again, for example after a repair.)"""
     pruned: LogCut | None = None
-    """The cut of the log; None if it was never pruned."""
+    """The entry up to which the log was last pruned; None if it was never pruned."""
     counts: dict[str, int] = field(default_factory=dict)
-    """Numbers of violations by invariant. Violations that are not in ``violations`` are included."""
+    """Number of violations by invariant. It also counts violations that are not listed in ``violations``."""
     violations: list[Violation] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     """Reasons why something is unknown."""
@@ -95,7 +95,7 @@ class QueueResult:
 
     @property
     def says(self) -> str:
-        """A line that says which part of the log was checked."""
+        """A sentence that says which part of the log was checked."""
         if self.epoch is None or self.at_ms is None:
             return f"{self.queue}: nothing mirrored yet"
         through = (
@@ -111,8 +111,8 @@ class VerifyResult:
 
     queues: dict[str, QueueResult] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    """Faults that belong to no checked queue, such as a changed schema, rows of a queue without a cursor, or a head
-    that is in no chain."""
+    """Faults that concern no single checked queue, such as a changed schema, rows of a queue without a row in
+    ``mirror_cursor``, or a kept hash that is in no chain."""
 
     @property
     def events(self) -> int:

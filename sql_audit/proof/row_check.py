@@ -1,12 +1,12 @@
-"""Checks every column of the rows of ``job`` and ``job_attempt`` against the events (I8).
+"""Checks every column of the rows of ``job`` and ``job_attempt`` against the events (invariant I8).
 
-A job's row names the job's last event. When the events have been read up to there, the job's rows are compared with
-those that :mod:`sql_audit.proof.derived_rows` derives. Then the job is dropped from memory. Only jobs with later events
-stay in memory, packed into bytes.
+A job's row names the job's last event. When the events have been read up to there, the rows of the job are compared
+with the rows that :mod:`sql_audit.proof.derived_rows` derives. Then the job is dropped from memory. Only jobs with
+later events stay in memory, packed into bytes.
 
-At the end, some jobs are derived again from all their events, in one snapshot of the database. These are jobs that
-differ, jobs that the mirror changed meanwhile, and jobs with events that Redis forgot. Then rows of jobs and claims
-without an event are searched for.
+At the end, some jobs are derived again from all their events, in one snapshot of the database: jobs whose rows differ,
+jobs that the mirror changed meanwhile, and jobs with events that Redis forgot. Then rows of jobs and claims without an
+event are searched for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sql_audit.store.job_rows import EventRow
 from sql_audit.store.schema.tables import ATTEMPT_COLUMNS, JOB_COLUMNS
 
 LOOKED_AT_ONCE: Final = 20_000
-"""The approximate number of events after which the rows of the events' jobs are compared."""
+"""The approximate number of events that are read before the rows of their jobs are compared."""
 JOBS_AT_ONCE: Final = 500
 """Number of jobs that are derived again at once."""
 SUSPECTS_MAX: Final = 1_000
@@ -68,11 +68,11 @@ _CURSOR: Final = text("SELECT epoch, seq FROM mirror_cursor WHERE queue = :queue
 
 
 class WrongRow(NamedTuple):
-    """A row that differs from the events, is missing, or has no event."""
+    """A row of ``job`` or ``job_attempt`` that differs from the events, is missing, or belongs to no event."""
 
     table: str
     at: OutboxId
-    """The last event of the row's job. If the job has no event, the entry of the cursor."""
+    """The entry of the job's last event. If the job has no event, the last entry that SQL has."""
     ordinal: int
     at_ms: int
     job_id: str
@@ -95,22 +95,23 @@ class RowProof:
     ) -> None:
         """Begin before the first event.
 
-        ``end`` is the last entry that will be fed. ``orphaned`` are the ranges of orphaned events. ``ends`` are the
-        losses and complete baselines that ended live jobs. The jobs have no event of such an end.
+        ``end`` is the last entry that will be passed to :meth:`feed`. ``orphaned`` are the ranges of events that Redis
+        forgot. ``ends`` are losses of Redis and complete baselines, which end live jobs without an event of the job.
         """
         self.database = database
         self.queue = queue
         self.wrong: list[WrongRow] = []
         self.more = 0
-        """Number of further differing rows, whose jobs are not in ``wrong``. A job with several such rows counts
+        """Number of further differing rows, of jobs that ``wrong`` leaves out. A job with several such rows counts
         several times."""
         self._end = end
         self._orphaned, self._ends = orphaned, ends
         self._derivation = Derivation(queue, ends, self._recall)
         self._waiting: dict[str, bytes] = {}
-        """Packed jobs by id. According to a job's row, the job has later events than those that were read so far."""
+        """By id: jobs that have later events, according to their rows in SQL, than those read so far. Each is packed
+        into bytes."""
         self._again = self._derivation.unmoved
-        """Ids of the jobs that are derived again at the end. Redis forgot some of their events, some of their events
+        """Ids of jobs that must be derived again at the end: Redis forgot some of their events, some of their events
         change nothing, or they have events after ``end``."""
         self._suspects: set[str] = set()
         self._since_look = self._jobs_compared = self._claims_compared = 0
@@ -132,7 +133,9 @@ class RowProof:
         return None if packed is None else Derived.unpacked(packed)
 
     def look(self) -> None:
-        """Compare the rows of the jobs whose events have all been read. Pack the other jobs for later."""
+        """Compare the rows of the jobs whose events have all been read. Pack the other jobs into bytes, to be compared
+        later.
+        """
         self._since_look = 0
         jobs = self._derivation.jobs
         due = [job_id for job_id, job in jobs.items() if job.named in (None, job.last)]
@@ -169,7 +172,7 @@ class RowProof:
             del jobs[job_id]
 
     def _look_at_claims(self, connection: Connection, level: dict[str, Derived]) -> None:
-        """Compare the rows of all claims of the jobs in ``level``, the jobs whose events have all been read."""
+        """Compare the rows of all claims of the jobs in ``level``. All events of these jobs have been read."""
         claims = self._claims(connection, list(level))
         self._jobs_compared += len(level)
         self._claims_compared += len(claims)
@@ -227,7 +230,9 @@ class RowProof:
             self._say("job_attempt", upto, 0, 0, row.job_id, None, says)
 
     def derive_again(self, connection: Connection, ids: list[str], upto: OutboxId) -> None:
-        """Compare the rows of these jobs with all their events up to the entry ``upto``, SQL's last entry."""
+        """Compare the rows of these jobs with rows derived from all their events up to the entry ``upto``, SQL's last
+        entry.
+        """
         for begin in range(0, len(ids), JOBS_AT_ONCE):
             self._derive_again(connection, ids[begin : begin + JOBS_AT_ONCE], upto)
 
@@ -261,7 +266,8 @@ class RowProof:
 def wrong_rows(
     database: Database, connection: Connection, queue: str, ids: list[str]
 ) -> dict[str, str]:
-    """Return how rows of ``job`` differ from the events of their jobs, by job id. Only the jobs ``ids`` are checked.
+    """Return, by job id, how the rows of a job differ from the job's events. Only the jobs ``ids`` are checked; jobs
+    with right rows are left out.
 
     ``connection`` must read one snapshot of ``database``.
     """
@@ -281,8 +287,8 @@ def _upto(connection: Connection, queue: str) -> OutboxId:
 def _differences(
     job: Derived, row: Row | None, claims: Iterable[Row]
 ) -> Iterator[tuple[str, int | None, str]]:
-    """Yield each difference between a job's rows in SQL and the derived rows: the table, the number of the claim, and
-    a phrase.
+    """Yield each difference between a job's rows in SQL and the rows derived from its events: the table, the number of
+    the claim (None for the job's row), and a phrase.
     """
     if row is None:
         yield "job", None, "its row is missing"
@@ -301,7 +307,7 @@ def _differences(
 
 
 def _unlike(columns: Sequence[str], row: Row, made: Sequence[Any]) -> str:
-    """Return a phrase that lists the columns of a row that differ from the derived row."""
+    """Return a phrase that names the columns in which a row differs from the row derived from the events."""
     pairs = zip(columns, row, made, strict=True)
     found = [f"{name} is {is_!r}, by its events {by!r}" for name, is_, by in pairs if is_ != by]
     return ", ".join(found)

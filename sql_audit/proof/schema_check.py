@@ -1,7 +1,7 @@
 """Checks that the database's tables, indexes, triggers and views are those that the migration made.
 
-True rows prove nothing if a changed view, index or policy shows other rows. And without its triggers, a table's rows
-are not protected. Added objects are ignored, unless they act on a table of the log.
+If a view, an index or a policy was changed, readers may see other rows than the proven ones. Without its triggers, a
+table's rows are not protected. Objects that an operator added are ignored, unless they act on a table of the log.
 
 SQLite stores the text of each statement. PostgreSQL does not, and its own text depends on its version. So on
 PostgreSQL, the query plan of a view is compared with the plan of the original query, made by the same server. A
@@ -80,15 +80,15 @@ _WITHOUT_TRIGGERS: Final = text(
 )
 
 _ROW: Final = 1 | 2 | 8 | 16
-"""The type (pg_trigger.tgtype) of a trigger for each row, before DELETE and UPDATE."""
+"""The value of ``pg_trigger.tgtype`` for a trigger that is called for each row before DELETE and UPDATE."""
 _TRUNCATE: Final = 2 | 32
-"""The type of a trigger before TRUNCATE."""
+"""The value of ``pg_trigger.tgtype`` for a trigger that is called before TRUNCATE."""
 _LITERALS: Final = re.compile(r"'([^']*)'|\b(\d+)\b")
 _INDEX_NAME: Final = re.compile(r"CREATE INDEX (\w+) ON (\w+)")
 
 
 class Relation(NamedTuple):
-    """A table or a partition in PostgreSQL."""
+    """The key of a table or a partition in PostgreSQL's catalog."""
 
     name: str
     oid: int
@@ -206,9 +206,9 @@ def _indexes(connection: Connection, tables: Sequence[Relation]) -> Iterator[str
 
 
 _BY_INDEX: Final = ("enable_seqscan", "enable_bitmapscan", "enable_sort")
-"""The planner settings to switch off so that PostgreSQL counts rows by an index."""
+"""The planner settings that are switched off so that PostgreSQL counts the rows of an index."""
 _BY_TABLE: Final = ("enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan")
-"""The planner settings to switch off so that PostgreSQL counts rows by the table."""
+"""The planner settings that are switched off so that PostgreSQL counts the rows of the table and not of an index."""
 
 
 def _entries(connection: Connection, indexes: Sequence[Any]) -> Iterator[str]:
@@ -232,7 +232,9 @@ def _entries(connection: Connection, indexes: Sequence[Any]) -> Iterator[str]:
 
 
 def _counts(connection: Connection, off: Sequence[str], statements: Sequence[str]) -> list[int]:
-    """Return the counts that the statements select. The planner settings in ``off`` are switched off meanwhile."""
+    """Execute statements that count rows, and return the counts. Meanwhile the planner settings in ``off`` are switched
+    off.
+    """
     _switch(connection, off, "off")
     asked = ", ".join(f"({statement})" for statement in statements)
     row = _ask(connection, f"SELECT {asked}").one()
@@ -308,8 +310,8 @@ def _finds_in(function: Any) -> bool:
 def _hidden(
     connection: Connection, tables: Sequence[Relation], relations: Sequence[Any]
 ) -> Iterator[str]:
-    """Yield a phrase for each rule or policy, and for each table with row-level security. These could hide rows of a
-    table, or add rows.
+    """Yield a phrase for each object that could hide or add rows of a table on PostgreSQL: a rule, a policy, or
+    row-level security.
     """
     for row in relations:
         if row.secured:
@@ -351,7 +353,7 @@ _OBJECTS: Final = text(
 )
 
 Object = tuple[str, str]
-"""The type and the name of an object in SQLite's schema."""
+"""The key of an object in SQLite's schema: its type and its name."""
 
 
 def schema_differences(database: Database) -> Iterator[str]:

@@ -1,8 +1,8 @@
-"""Checks the hashes (I7) of the batches from which a repair or a restore would copy events into Redis.
+"""Checks the batches of the log from which a repair or a restore would copy events into Redis (invariant I7).
 
-``audit verify`` checks all batches in the same way. Here only the batches with the events to copy are checked. From the
-first of them on, the links of the chain and the number of events are checked, too. Nothing is copied from a batch that
-fails a check.
+A batch is what the mirror wrote in one transaction, and has a hash. ``audit verify`` checks all batches in the same
+way. Here only the batches with the events to copy are checked. From the first of them on, the chain of hashes and the
+number of events are checked, too. Nothing is copied from a batch that fails a check.
 """
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound
@@ -26,10 +26,10 @@ from sql_audit.store.connection.database import Database
 from sql_audit.store.schema.tables import EVENT_COLUMNS
 
 EVENTS_MAX: Final = 1_000_000
-"""Maximum number of events that one check reads. Events in further batches are not trusted."""
+"""Maximum number of events that are read to check batches for one repair. Events in further batches are not trusted."""
 LINKS_MAX: Final = 10_000
-"""Maximum number of batches whose links are checked. A person who has forged 10,000 heads can forge all heads. Only a
-head that is kept outside the database reveals that (``audit verify --head``)."""
+"""Maximum number of batches whose place in the chain of hashes is checked. A person who has forged 10,000 hashes can
+forge all. Only a hash that is kept outside the database reveals that (``audit verify --head``)."""
 NOT_COPIED: Final = "nothing is copied from it into Redis"
 WHAT_TO_DO: Final = f"{NOT_COPIED}: run `rq-core audit verify`, and find out who changed the log"
 
@@ -67,8 +67,8 @@ class _Batch(NamedTuple):
 
 
 class TrustedBatches:
-    """Judges the batches of one queue. Each batch is read and checked once, and so is each link between two batches:
-    the events of a restore may be in any number of batches.
+    """Decides which batches of one queue's log can be trusted. Each batch, and each link of the chain, is read and
+    checked only once: the events of a restore may be in any number of batches.
     """
 
     def __init__(
@@ -91,21 +91,23 @@ class TrustedBatches:
         self._batches: dict[int, _Batch | None] = {}
         """The batches that were read, by number; None: there is no such batch."""
         self._faults: dict[int, str | None] = {}
-        """By number of a checked batch: the reason why the batch cannot be trusted; None: it can be trusted."""
+        """By number of a checked batch: the reason why it cannot be trusted; None if it can."""
         self._linked: dict[int, str | None] = {}
-        """By number of a batch: the reason why the chain from this batch on cannot be trusted; None: it can be
-        trusted."""
+        """By number of a batch: the reason why the chain of hashes from this batch on cannot be trusted; None if it
+        can."""
         self._right_links: tuple[int, int] | None = None
-        """The first and the last of consecutive batches whose links are right."""
+        """The first and the last number of consecutive batches whose hashes follow from each other. None: nothing is
+        checked yet."""
         self._complete: list[int] = []
-        """Numbers of batches in ascending order. From each of these batches to the last batch, the log has as many
-        events as were committed."""
+        """Numbers of batches, in ascending order, from which on the log has all events: as many as the mirror
+        committed."""
 
     def why_not(self, entries: Iterable[OutboxId], *, to_end: bool = False) -> str | None:
-        """Return the reason why the events of these entries must not be copied into Redis; None if they may be copied.
+        """Return the reason why the events of these outbox entries must not be copied into Redis; None if they may be
+        copied.
 
-        With ``to_end``, all later batches are checked, too: after the first of these entries, the log must not lack an
-        event. If one of the entries is not after the cut of the last prune, all events that the prune left are checked.
+        With ``to_end``, all later batches are checked, too: no event may be missing after the first of these entries.
+        If an entry lies in the pruned part of the log, all events that the prune left are checked.
         """
         numbers: set[int] = set()
         batch: _Batch | None = None
@@ -132,7 +134,9 @@ class TrustedBatches:
         )
 
     def _find(self, entry: OutboxId) -> _Batch | None:
-        """Return the first batch whose last entry is ``entry`` or later: the only batch that can have ``entry``."""
+        """Return the batch that must contain ``entry``: the first one whose last entry is ``entry`` or later. None:
+        there is no such batch, or a batch is missing.
+        """
         low, high, found = self._begin + 1, self._last, None
         while low <= high:
             middle = (low + high) // 2
@@ -192,8 +196,8 @@ class TrustedBatches:
         return None
 
     def _may_read(self, events: int) -> bool:
-        """Subtract ``events`` from the number of events that may still be read. Return False if this number was less
-        than ``events``.
+        """Subtract ``events`` from the number of events that may still be read. Return whether the number was
+        sufficient.
         """
         if self._left is None:
             return True
@@ -230,7 +234,7 @@ class TrustedBatches:
         return None
 
     def _links(self, first: int, last: int) -> Iterator[_Batch]:
-        """Yield the batches that the log has with the numbers from ``first`` to ``last``."""
+        """Yield the batches with the numbers from ``first`` to ``last``. Missing batches are left out."""
         number = first - 1
         while number < last:
             asked = {"queue": self._queue, "batch": number, "last": last}
@@ -256,8 +260,8 @@ class TrustedBatches:
         return None
 
     def _is_complete_between(self, batch: _Batch) -> bool:
-        """Return True if another batch is known from which on the log is complete, and the log has all events between
-        that batch and ``batch``. Then the log is complete from ``batch`` on, too.
+        """Return True if the log is complete from another batch on, as an earlier check showed, and has all events
+        between that batch and ``batch``. Then the log is complete from ``batch`` on, too.
         """
         first = batch.link.batch
         at = bisect(self._complete, first)
@@ -274,13 +278,15 @@ class TrustedBatches:
         return there == committed
 
     def _committed(self, first: int, last: int) -> int:
-        """Return the number of events that these batches had when they were committed."""
+        """Return the number of events in these batches according to the rows of ``mirror_batch``, as the mirror
+        committed them.
+        """
         of_batches = {"queue": self._queue, "first": first, "last": last}
         return int(self._connection.execute(_COMMITTED, of_batches).scalar_one())
 
     def _range(self, link: Link, last: OutboxId | None = None) -> dict[str, Any]:
-        """Return the values of a statement about the entries from the first of ``link`` to ``last``; None: to the last
-        of ``link``.
+        """Return the values to bind for a query of the entries from the first entry of ``link`` to ``last``. None: to
+        the last entry of ``link``.
         """
         last = link.last if last is None else last
         return {
@@ -291,9 +297,9 @@ class TrustedBatches:
 
 
 def _one_more(events: int) -> int:
-    """Return ``events`` + 1, the limit of a statement that finds out whether there are more than ``events`` events.
+    """Return ``events`` + 1, the LIMIT of a query that finds out whether there are more than ``events`` events.
 
-    ``events`` may be forged: the limit is valid for any number.
+    ``events`` may be forged, so the limit is made valid for any number.
     """
     return min(max(events, 0), INTEGER_MAX - 1) + 1
 

@@ -46,8 +46,8 @@ from sql_audit.store.job_rows import EventRow
 from sql_audit.times import readable
 
 LOOKS: Final = 3
-"""Maximum number of times that a log is read. A log is read again if it was pruned, or a loss of Redis was mirrored,
-during the read."""
+"""Maximum number of times that a log is read. It is read again if it was pruned meanwhile, or if the mirror recorded a
+loss of data in Redis."""
 ROWS_NAMED: Final = 20
 """Maximum number of wrong rows of a queue that are reported; further rows are only counted."""
 
@@ -76,9 +76,9 @@ def verify(
 ) -> VerifyResult:
     """Check the logs of the given queues, or of all queues, and return the findings.
 
-    Events before ``since_ms`` (Unix ms) are replayed, but their violations are not reported. ``heads`` are heads that
-    were kept outside the database; each must be in a chain. ``on_progress`` is called with the queue, the number of
-    checked events and the number of all events.
+    Events before ``since_ms`` (Unix ms) are replayed, but their violations are not reported. ``heads`` are hashes of
+    batches that an operator kept outside the database; each must be in a queue's chain. ``on_progress`` is called with
+    the queue, the number of checked events and the number of all events.
     """
     result = VerifyResult()
     missing = set(heads)
@@ -118,7 +118,7 @@ def verify(
 
 
 class _Check:
-    """The check of one queue: the state of its log when the check began, and the parts of the check."""
+    """The check of one queue's log, as the log was when the check began."""
 
     def __init__(
         self, database: Database, audit_id: str, queue: str, since_ms: int, wanted: Collection[str]
@@ -127,9 +127,9 @@ class _Check:
         self.queue = queue
         self.since_ms = since_ms
         self.kept = 0
-        """Number of events before the cut that the last prune did not remove."""
+        """Number of events that the last prune left in the pruned part of the log."""
         self.changed_meanwhile = False
-        """True if a prune began or ended, or a loss of Redis was mirrored, while the log was read."""
+        """True if, while the log was read, a prune began or ended, or the mirror recorded a loss of data in Redis."""
         of_queue = {"queue": queue}
         with database.snapshot() as connection:
             self.cursor = cursor = connection.execute(CURSOR, of_queue).one()
@@ -209,7 +209,7 @@ class _Check:
         self.families.feed(events)
 
     def _check_epochs(self, connection: Connection) -> None:
-        """Report the differences between ``mirror_epoch`` and the events as violations of I5."""
+        """Report differences between the table ``mirror_epoch`` and the events as violations of I5."""
         if self.conflicts:
             return  # Entries without a row of job_event count in the numbering: the events do not show them.
         for at, at_ms, says in self.epochs.wrong(connection, self.cursor.batch):
@@ -223,8 +223,8 @@ class _Check:
         return (cut, loss) != (self.cut, self.last_loss)
 
     def _pass_cut(self) -> OutboxId:
-        """Replay the events up to the cut, and check that these are the events that the last prune left. Return the
-        entry of the cut.
+        """Replay the events of the pruned part of the log, and check that they are those that the last prune left.
+        Return the last entry of this part.
         """
         cut = self.cut
         at = OutboxId(cut.epoch, cut.seq)
@@ -260,8 +260,8 @@ class _Check:
         self.result.add(Violation(*found))
 
     def judge_heads(self) -> None:
-        """Add a note for each kept head that is older than the record of the last prune. Such a head proves nothing
-        about the events that the prune left.
+        """Add a note for each hash that was kept outside the database before the last prune. It proves nothing about
+        the events that the prune left.
         """
         for head, batch in self.batches.seen.items():
             if self.cut is not None and batch < self.cut.batch:
@@ -322,7 +322,7 @@ class _Check:
 
 
 class Head(NamedTuple):
-    """The newest hash of a queue's chain. Keep it where no role that writes to the log can change it."""
+    """The newest hash of a queue's chain of batches. Keep it where no role that writes to the log can change it."""
 
     queue: str
     epoch: int | None

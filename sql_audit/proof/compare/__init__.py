@@ -2,7 +2,7 @@
 
 - ``drift``: the comparison.
 - ``consistent_read``: reads Redis and SQL in the state of one moment.
-- ``trusted_rows``: why the row of a job must not correct the job's state line.
-- ``box_histories``: adds the events about steps and signals of durable jobs from SQL to the doctor's log.
-- ``job_histories``: adds a queue's events from SQL to the doctor's log.
+- ``trusted_rows``: why the row of a job in SQL must not correct the job's state in Redis.
+- ``box_histories``: adds the steps and signals of durable jobs, from SQL, to the history that ``rq-core doctor`` uses.
+- ``job_histories``: adds a queue's other events from SQL to this history.
 """

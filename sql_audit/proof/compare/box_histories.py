@@ -1,4 +1,5 @@
-"""Adds SQL's history of the boxes of durable jobs to the doctor's log. (A box has a job's steps and signals.)
+"""Computes from the events in SQL which steps and signals each durable job should have in Redis, for ``rq-core
+doctor``. Redis keeps them in the job's *box*.
 
 SQL may lack events of a job up to some entry. Then only later events are applied to the job's box. If the job began
 before that entry, the box may have steps and signals without an event; the doctor reports them as unknown. If Redis
@@ -33,7 +34,7 @@ from sql_audit.store.storable_text import clean
 JOBS_CHUNK: Final = 250
 """Maximum number of jobs whose events one statement reads."""
 MEMBERS_CHUNK: Final = 10_000
-"""A chunk of jobs for one statement is complete when the boxes of its jobs have this many entries and signals."""
+"""Number of steps and signals of some jobs, in total, from which on these jobs are read by a statement of their own."""
 _OF_JOBS: Final = text(
     # Without the cast, SQLite would read all events of the queue (see rebuild.py).
     f"SELECT {', '.join(EVENT_COLUMNS)} FROM job_event WHERE CAST(queue AS TEXT) = :queue AND job_id IN :ids "
@@ -58,10 +59,11 @@ def tell_boxes(
     standing: Mapping[str, str],
     position: OutboxId,
 ) -> None:
-    """Replace the boxes in the doctor's log by boxes that are computed from the events in SQL and in the outbox.
+    """Compute each durable job's box (its steps and signals) from the events in SQL and in the outbox, and store the
+    boxes in ``log``, the history that ``rq-core doctor`` compares with Redis.
 
     Up to the entry ``position``, the events in SQL are used; after this entry, the events in the outbox. ``standing``
-    has the jobs' state lines in Redis, by job id. For a queue without durable jobs, SQL is not read.
+    has the jobs' states in Redis, by job id. For a queue without durable jobs, SQL is not read.
     """
     lives = _lives(standing, log)
     if not lives:
@@ -86,9 +88,9 @@ def tell_boxes(
 
 
 def _lives(standing: Mapping[str, str], log: FoldedLog) -> dict[str, str]:
-    """Return the id (life) of the box of each durable job, by job id.
+    """Return the id of each durable job's box, by job id. (A box has the job's steps and signals.)
 
-    If the log and the state line differ, the log's life is used: the line may name another job's box.
+    If the log and the job's state in Redis name different boxes, the log is used: Redis may name another job's box.
     """
     found = {i: record.life for i, record in log.records.items() if record.state and record.life}
     for job_id, line in standing.items():
@@ -99,7 +101,10 @@ def _lives(standing: Mapping[str, str], log: FoldedLog) -> dict[str, str]:
 
 
 def chunks_of(lives: Mapping[str, str], boxes: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Yield the jobs in chunks, each for one SQL statement."""
+    """Divide the jobs into chunks, so that one SQL statement can read the events of each chunk.
+
+    ``lives`` has the ids of the jobs' boxes (their steps and signals), by job id. ``boxes`` are the boxes in Redis.
+    """
     chunk: dict[str, str] = {}
     members = 0
     for job_id, life in lives.items():
@@ -114,17 +119,18 @@ def chunks_of(lives: Mapping[str, str], boxes: Mapping[str, str]) -> Iterator[di
 
 
 def _is_renamed(others: Collection[Event], *, has_events: bool) -> bool:
-    """Return whether Redis may have a job's box under another id than the log. In that case, a repair that believed the
-    log would delete the box's entries.
+    """Return whether Redis may have a job's box (its steps and signals) under another id than the log says. A repair
+    that believed the log would then delete the box's contents.
 
-    ``others`` are the types of the job's events about other boxes. ``has_events``: whether the log has events about the
-    box itself. A worker may give a box another id if the box has only signals; the log then has the signals again.
+    ``others`` are the types of the job's events about other boxes. ``has_events`` is True if the log has events about
+    the box itself. A worker may give a box another id if it has only signals; the log then has the signals again.
     """
     return not _SIGNALS.issuperset(others) or (bool(others) and not has_events)
 
 
 def _unknown(beginning: OutboxId | None, floor: OutboxId) -> str | None:
-    """Return why the log may lack events of a job that began with the entry ``beginning``; None: the log lacks none.
+    """Return the reason why the log may lack events of a job that began with the entry ``beginning``; None if it has
+    all.
 
     ``floor`` is the entry from which on the log has every event of the job.
     """
@@ -134,7 +140,9 @@ def _unknown(beginning: OutboxId | None, floor: OutboxId) -> str | None:
 
 
 class _Boxes:
-    """Reads the boxes of a queue's jobs from the events in SQL, up to the entry ``upto``."""
+    """Computes the boxes (the steps and signals) of a queue's durable jobs from the events in SQL, up to the entry
+    ``upto``.
+    """
 
     def __init__(self, connection: Connection, queue: str, upto: OutboxId) -> None:
         of_queue = {"queue": queue}
@@ -149,7 +157,10 @@ class _Boxes:
         self._last_break = max(breaks, default=_NEVER)
 
     def of_jobs(self, lives: Mapping[str, str]) -> dict[str, LoggedBox]:
-        """Return the boxes of some jobs, by the box's id (life). ``lives`` has the id of each job's box, by job id."""
+        """Compute the boxes (the steps and signals) of some jobs, and return them by the box's id.
+
+        ``lives`` has the id of each job's box, by job id.
+        """
         boxes = {life: LoggedBox() for life in lives.values()}
         floors = {job_id: self._floor(job_id) for job_id in lives}
         began: dict[str, OutboxId] = {}
@@ -191,7 +202,7 @@ class _Boxes:
         return boxes
 
     def _floor(self, job_id: str) -> OutboxId:
-        """Return the entry from which on SQL has every event of a job."""
+        """Return the outbox entry from which on SQL has every event of a job."""
         unread, after = self._places.unread(job_id, _NEVER), self._last_break
         while unread is not None:
             after = max(after, OutboxId(unread.epoch, unread.seq + 1))

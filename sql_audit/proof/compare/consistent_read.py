@@ -35,8 +35,8 @@ from sql_audit.store.log_queues import given_up, says_deleted
 from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED
 
 LOOKS: Final = 5
-"""Maximum number of times that both sides are read. They are read again if a break or a loss was mirrored between the
-reads."""
+"""Maximum number of times that Redis and SQL are read. They are read again if the mirror recorded a gap or a loss of
+data in between."""
 
 _LIVE: Final = text(
     "SELECT * FROM job WHERE queue = :queue AND state IN "
@@ -57,7 +57,7 @@ RawLog = Sequence[tuple[str, Mapping[str, str]]]
 
 
 class CannotTell(Exception):
-    """Redis and SQL cannot be compared; both may be right. ``str()`` is the reason."""
+    """Raised if Redis and SQL cannot be compared, although both may be right. ``str()`` gives the reason."""
 
     def __init__(self, cursor: Row[Any], says: str) -> None:
         super().__init__(says)
@@ -65,7 +65,7 @@ class CannotTell(Exception):
 
 
 class QueueLost(CannotTell):
-    """Redis has lost the queue. ``str()`` names the commands that record and repair the loss."""
+    """Raised if Redis has lost the queue. ``str()`` names the commands that record and repair the loss."""
 
     def __init__(self, cursor: Row[Any], says: str, alive: int) -> None:
         super().__init__(cursor, says)
@@ -74,24 +74,27 @@ class QueueLost(CannotTell):
 
 
 class Deleted(CannotTell):
-    """An operator deleted the queue: Redis does not have it, and SQL has no live job of it."""
+    """Raised if an operator deleted the queue: Redis does not have it, and no job of it is live in SQL."""
 
 
 class Sides(NamedTuple):
-    """The data of a queue in Redis and in SQL. ``records`` has the jobs in their state after the entry ``upto``."""
+    """The data of a queue in Redis and in SQL, at one moment. ``records`` has the jobs in their state after the entry
+    ``upto``.
+    """
 
     cursor: Row[Any]
-    """The queue's row of ``mirror_cursor``, read after Redis."""
+    """The mirror's position: the queue's row of ``mirror_cursor``, read after Redis."""
     redis: Snapshot
     """The keys of the queue in Redis."""
     records: dict[str, JobRecord]
-    """SQL's jobs by id: the jobs that were alive at the first read, and the jobs of later events up to ``upto``."""
+    """The jobs in SQL by id: those that were live at the first read, and those with later events up to the entry
+    ``upto``."""
     upto: OutboxId
     events: dict[OutboxId, list[EventRow]]
     """The rows of events in SQL, by entry. Entries before the oldest entry in Redis are left out."""
     moving: set[str]
-    """Ids of jobs that changed while Redis was read page by page, and whose events the mirror meanwhile wrote to SQL
-    and trimmed in Redis."""
+    """Ids of jobs that changed while Redis was read page by page. The mirror has already written their events to SQL
+    and trimmed them in Redis."""
 
     @property
     def log(self) -> RawLog:
@@ -106,7 +109,7 @@ class Sides(NamedTuple):
 
 
 def read_both(client: Client, database: Database, queue: str) -> Sides:
-    """Read Redis and SQL until both show the state of one moment, and return the data of both.
+    """Read a queue from Redis and SQL until both reads show the same moment, and return the data of both.
 
     Raise CannotTell if they cannot be compared. Raise sqlalchemy.exc.NoResultFound if SQL does not have the queue.
     Raise the errors of Redis and SQL if they do not answer.
@@ -163,7 +166,7 @@ def read_both(client: Client, database: Database, queue: str) -> Sides:
 
 
 def fold_rows(records: dict[str, JobRecord], rows: Iterable[EventRow]) -> None:
-    """Apply SQL's rows of events, in order, to ``records``, the jobs by id."""
+    """Apply rows of ``job_event``, in order, to ``records``: the states of jobs, by job id."""
     for row in rows:
         intake = intake_of(row)
         if intake is None:
@@ -189,8 +192,8 @@ def _refuse_unattached(
 ) -> None:
     """Raise CannotTell if this database does not mirror the queue, and QueueLost if Redis has lost the queue.
 
-    A database that does not mirror the queue lacks events: the outbox has only recent events, or another database has
-    the trimmed events.
+    Without the mirror, the database lacks events: the outbox has only recent ones, or another database has the older
+    ones.
     """
     if "audit" not in meta and not given_up:
         found = "made it again" if meta.get("epoch") else "has nothing of it"

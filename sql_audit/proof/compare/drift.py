@@ -42,20 +42,20 @@ from sql_audit.store.log_queues import origins
 from sql_audit.store.schema.tables import QUARANTINED
 
 REPORTED_MAX: Final = 20
-"""Maximum number of differences that are reported of each invariant."""
+"""Maximum number of differences that are reported for each invariant."""
 
 _PASSED_OVER: Final = frozenset({Kind.NO_WAKE, Kind.LOG_UNREADABLE})
-"""Kinds of findings that are not reported. NO_WAKE: while a worker claims jobs of a queue, the queue may lack a wake
-token although nothing is wrong. LOG_UNREADABLE: an entry that cannot be read is in quarantine, or will be."""
+"""Kinds of the doctor's findings that are not reported here. NO_WAKE: while a worker claims jobs, the queue may lack a
+wake token although nothing is wrong. LOG_UNREADABLE: an entry that cannot be read is in quarantine, or will be."""
 _INVARIANTS: Final = {"id": "I14", "name": "I13"}
-"""The invariant that a finding violates, by the kind of the finding's owner; I8 for other owners. (A finding of the
-kind DRIFT violates I7, whatever its owner.)"""
+"""The invariant that a finding violates, if the finding is about an id or a name. Findings about anything else violate
+I8; findings of the kind DRIFT always violate I7."""
 _NOWHERE: Final = SimpleNamespace(epoch=0, seq=0, at_ms=0)
 
 
 def drift_of(url: str, client: Client, queue: str) -> Evidence:
-    """Compare a queue in Redis with the database at ``url``. Return the evidence from which ``rq-core doctor`` judges
-    the queue.
+    """Compare a queue in Redis with the audit database at ``url``. Return the evidence from which ``rq-core doctor``
+    judges the queue.
 
     Raise RqCoreError if Redis or SQL does not answer, or if SQL does not have the queue.
     """
@@ -116,9 +116,9 @@ def compare(client: Client, database: Database, queue: str) -> tuple[list[Violat
 
 
 def unmirrored(client: Client, database: Database) -> dict[str, QueueResult]:
-    """Return queue → result, for each queue that Redis has attached to this database, but that SQL does not have.
+    """Return a result for each queue that this database should mirror, according to Redis, but that SQL does not have.
 
-    Each result has a note on the cause.
+    Each result has a note on the cause. The results are by queue.
     """
     with database.readers.connect() as connection:
         ours = connection.execute(AUDIT_ID).scalar_one()
@@ -147,7 +147,8 @@ _WHY: Final = (
 
 
 def _look(client: Client, database: Database, queue: str) -> tuple[Evidence, Any]:
-    """Read a queue from Redis and from SQL, and compare the two. Return the doctor's evidence, and the queue's cursor.
+    """Read a queue from Redis and from SQL, and compare them. Return evidence for ``rq-core doctor``, and the queue's
+    row of ``mirror_cursor``.
 
     Raise LayoutMismatch if this release cannot read the queue's keys.
     """
@@ -220,7 +221,7 @@ def _compared(database: Database, queue: str, both: consistent_read.Sides) -> Ev
 
 
 def _differs(job_id: str, line: str | None, record: JobRecord | None) -> bool:
-    """Return whether a job's state line in Redis differs from the job's record in the log, or cannot be read."""
+    """Return whether a job's state in Redis (its line) differs from the state that the log gives, or cannot be read."""
     with suppress(ValueError):
         job = None if line is None else read_job(job_id, line)
         state = None if record is None else record.state
@@ -229,9 +230,9 @@ def _differs(job_id: str, line: str | None, record: JobRecord | None) -> bool:
 
 
 def _doubted(job_id: str, at: OutboxId) -> Finding:
-    """Return the finding about a job whose state line and record differ.
+    """Return a finding that a job's states in Redis and in the log differ, and that either may be right.
 
-    Its kind is UNKNOWN: the quarantined entry ``at`` names the job, so either side may be wrong.
+    A quarantined outbox entry, ``at``, names the job: the log may lack an event of the job.
     """
     says = f"job {job_id} differs between Redis and SQL, and entry {at}, which names it, is in quarantine"
     return Finding(Kind.UNKNOWN, says, job_id)
@@ -245,10 +246,11 @@ def _false_rows(
     log: FoldedLog,
     standing: Mapping[str, str],
 ) -> Iterator[Finding]:
-    """Yield a finding for each job that differs between Redis and SQL, and whose row in SQL must not be believed.
+    """Yield a finding for each job whose states in Redis and SQL differ, if its row in SQL is not confirmed by its
+    events.
 
-    The log then forgets the job's record, so that no repair uses it. A job that only SQL has is not checked: no repair
-    writes a line for it.
+    Remove such a job's state from ``log``, so that no repair of Redis uses it. A job that only SQL has is not checked,
+    since no repair adds it to Redis.
     """
     specs, alive = both.redis["jobs"], {i for i, each in log.records.items() if each.state}
     here = standing.keys() | (alive & specs.keys()) | (alive - set(log.only_sql))
@@ -264,7 +266,7 @@ def _false_rows(
 
 
 def _doubt(log: FoldedLog, job_id: str) -> None:
-    """Remove a job's record from the doctor's log."""
+    """Remove what the log says about a job, so that no repair of Redis uses it."""
     log.records.pop(job_id, None)
     log.began.pop(job_id, None)
     log.doubtful.add(job_id)
@@ -305,11 +307,12 @@ def _told_otherwise(entry_id: str, raw: Mapping[str, str], rows: list[EventRow])
 
 
 _Event = tuple[int, str, int, str | None, dict[str, Any]]
-"""One event: its ordinal, type, time (Unix ms) and actor, and the fields that are not null."""
+"""An event in a form that can be compared: its position in its entry, type, time (Unix ms), actor, and the fields that
+are not null."""
 
 
 def _by_redis(told: Intake) -> Iterator[_Event]:
-    """Yield the events of an entry in Redis, without those that the mirror puts into quarantine."""
+    """Yield the events of a checked outbox entry, without those that the mirror would put into quarantine."""
     kind, why = str(told.event), {} if told.why is None else {"why": told.why}
     of_job = [
         zip(told.columns, each, strict=True) for each in zip(*told.columns.values(), strict=True)
@@ -325,7 +328,7 @@ def _said(facts: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _by_sql(row: EventRow, told: Intake) -> _Event:
-    """Return the event in a row of SQL as a tuple to compare with Redis' event.
+    """Convert a row of ``job_event`` to the form in which it is compared with the same event in Redis' outbox.
 
     If Redis' event has no task or claim, the row's task or claim is left out: the mirror took it from the job's row.
     """

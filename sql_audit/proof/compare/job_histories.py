@@ -1,7 +1,8 @@
-"""Adds a queue's history in SQL to the doctor's log, which has only the events that are still in Redis' outbox.
+"""Adds a queue's events in SQL to the history that ``rq-core doctor`` compares with Redis. Without them, this history
+has only the events that are still in Redis' outbox.
 
 Events in SQL are used up to the last outbox entry that was read from Redis. Then come the events of outbox entries that
-SQL does not have. A line of ``results`` is not compared if the line's job may have no event in the log.
+SQL does not have. A line of the key ``results`` is not compared if the history may lack events of the line's job.
 """
 
 # ruff: noqa: S608 - a statement is joined from the schema's own names; values are bound
@@ -46,14 +47,14 @@ from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED, TICK_NAME
 from sql_audit.store.storable_text import clean
 
 TICKS_MAX: Final = 100
-"""Maximum number of events ``ticked`` that are read to find the last instant of a schedule. Among them may be events
-that Redis forgot, and events of runs that an operator asked for: these show no instant."""
+"""Maximum number of ``ticked`` events that are read to find when a schedule last fired. Events that Redis forgot, and
+runs that an operator asked for, do not show this."""
 IDS_CHUNK: Final = 500
 """Maximum number of jobs whose events one statement reads."""
 TYPES: Final = {*EFFECTS, *CLEARS} - {
     Event.RETRIED, Event.PROMOTED, Event.EDITED, Event.SETTLEMENT_REFUSED,
 }  # fmt: skip
-"""Types of events that may change how a job ended, what its result is, or which job has the id."""
+"""Types of events that may change how a job ended, what its result is, or which job has its id."""
 _OF_JOBS: Final = text(
     # Without the cast, SQLite would read all events of the queue (see rebuild.py).
     f"SELECT {', '.join(EVENT_COLUMNS)} FROM job_event WHERE CAST(queue AS TEXT) = :queue AND job_id IN :ids "
@@ -90,11 +91,11 @@ _MISSES: Final = tuple(
 
 
 class History:
-    """The history of a queue in SQL, for the doctor's log.
+    """A queue's history in SQL, to be added to ``log``, the history that ``rq-core doctor`` compares with Redis.
 
-    ``redis`` are the queue's keys, read before SQL. ``log`` is the doctor's log with the events of the outbox.
-    ``position`` is the last entry that SQL has. Rows in SQL are ignored if their entries come after the last outbox
-    entry in ``redis``, or if Redis forgot these entries.
+    ``redis`` are the queue's keys, read before SQL. ``log`` has the events of the outbox at first. ``position`` is the
+    last entry that SQL has. Rows in SQL are ignored if their entries come after the last outbox entry in ``redis``, or
+    if Redis forgot these entries.
     """
 
     def __init__(
@@ -120,11 +121,11 @@ class History:
         self._pruned_to = OutboxId(0, -1) if cut is None else OutboxId(cut.epoch, cut.seq)
         epochs = restated(connection, queue)
         self._restated = OutboxId(epochs[-1], 0) if epochs else OutboxId(0, -1)
-        """The first entry of the epoch with the last complete baseline in SQL; a number before every entry if SQL has
-        no complete baseline."""
+        """The beginning of the last epoch in which the log lists all live jobs (a complete baseline). Without such an
+        epoch, a number before every entry."""
 
     def tell(self) -> Iterator[str]:
-        """Add the queue's history in SQL to the doctor's log. Yield a sentence for each fault that cannot be
+        """Add the queue's history in SQL to the doctor's history. Yield a sentence for each fault that cannot be
         repaired.
         """
         log = self._log
@@ -153,7 +154,11 @@ class History:
             log.ends[job_id] = self._judged(job_id, self._ends[job_id])
 
     def unread(self, job_id: str) -> OutboxId | None:
-        """Return the first quarantined entry with the job's id. Only entries after the last complete baseline count."""
+        """Return the first quarantined outbox entry with the job's id after the last baseline, which lists all live
+        jobs.
+
+        Return None if there is no such entry.
+        """
         return self._places.unread(job_id, self._restated)
 
     def _may_lack(self, job_id: str, at: OutboxId) -> bool:
@@ -174,10 +179,9 @@ class History:
     # The queue itself.
 
     def _tell_of_queue(self) -> None:
-        """Add the queue's settings and limits to the doctor's log, from the last event about each setting and each
-        limit.
+        """Add the queue's current settings and limits to the doctor's history, from the last event about each of them.
 
-        After a break in the log, a setting is unknown until its next event.
+        After a gap in the log, a setting is unknown until its next event.
         """
         log = self._log
         forget_queue(log)
@@ -205,7 +209,9 @@ class History:
             note(log, entry)
 
     def _tell_of_ticks(self) -> None:
-        """Add the last tick of each schedule to the doctor's log, unless a later event has changed the schedule."""
+        """Add the last time that each schedule fired to the doctor's history, unless a later event has changed the
+        schedule.
+        """
         log, stored = self._log, self._redis["schedules"]
         since = log.schedules_since or OutboxId(0, -1)
         for name in log.schedules.keys() | {n for n in stored if not n.endswith(JOB_FIELD)}:
@@ -224,7 +230,7 @@ class History:
                     log.all_schedules = False
 
     def _entries_behind(self) -> Iterator[Entry]:
-        """Yield the entries of the outbox that SQL does not have."""
+        """Yield the outbox entries that the mirror has not copied to SQL yet."""
         for entry_id, raw in self._redis["outbox"]:
             if OutboxId.parse(entry_id) > self._position:
                 with suppress(Undecodable):
@@ -234,9 +240,7 @@ class History:
 
     @cached_property
     def _behind(self) -> dict[str, list[tuple[Entry, JobEvent]]]:
-        """The events of outbox entries that SQL does not have, by job id. The mapping is empty if the outbox has a
-        gap.
-        """
+        """The events that the mirror has not copied to SQL yet, by job id. Empty if the outbox has a gap."""
         found: defaultdict[str, list[tuple[Entry, JobEvent]]] = defaultdict(list)
         for entry in () if self._log.gaps else self._entries_behind():
             for event in entry.jobs:
@@ -244,9 +248,9 @@ class History:
         return found
 
     def _lives(self, ids: Sequence[str]) -> Lives:
-        """Return the records and the ends of some jobs, computed from the jobs' events.
+        """Compute the states and the ends of the jobs ``ids`` from their events in SQL and in the outbox.
 
-        If SQL may lack later events of a job, the result does not have the entry with which the job began.
+        If SQL may lack later events of a job, the result does not say with which entry the job began.
         """
         found = Lives()
         asked = {
@@ -276,14 +280,14 @@ class History:
         return found
 
     def _judged(self, job_id: str, end: End) -> End:
-        """Return ``end`` with its field ``is_last`` set. The field is True if no later job with this id can have
+        """Return ``end``, the end of a job, with its field ``is_last`` set: True if no later job with this id can have
         ended.
         """
         return end._replace(is_last=not self._orphaned and not self._may_lack(job_id, end.at))
 
     def _tell_of_end(self, job_id: str, line: str, by_sql: End | None) -> Iterator[str]:
-        """Add the end of the last job with an id to the doctor's log. ``line`` is the id's line in Redis' key
-        ``results``.
+        """Add how the last job with an id ended to the doctor's history. ``line`` is the id's line in Redis' key
+        ``results``, and ``by_sql`` is the end according to SQL.
 
         Yield a sentence for a fault of the line that cannot be repaired.
         """
@@ -309,19 +313,20 @@ class History:
                 yield f"id {job_id!r}: {says}; whether its id must be remembered is unknown, so it stays"
 
     def _may_lack_its_end(self, result: ResultLine, end: End) -> bool:
-        """Return whether a line of ``results`` may belong to a later job with the same id, whose end SQL lacks.
+        """Return whether a line of Redis' key ``results`` may be about a later job with the same id, whose end SQL
+        lacks.
 
-        This is so if SQL may lack events after ``end``, and the line is not older than ``end``. A line with a claim is
-        as old as the claim. A line without a claim is judged by its time.
+        ``end`` is the end that SQL has. The answer is True if SQL may lack events after ``end``, and the line is not
+        older than ``end``. A line with a claim is as old as the claim. A line without a claim is judged by its time.
         """
         same_ms = result.fence is None and result.at_ms == end.at_ms
         return (same_ms or is_later(result, end)) and self._may_lack(result.id, end.at)
 
     def _is_anothers(self, result: ResultLine) -> bool:
-        """Return True if SQL proves that the claim in a result belongs to another job.
+        """Return True if SQL proves that a line of Redis' key ``results`` names a claim of another job.
 
-        The proof is the claim's outbox entry in SQL, if the entry does not claim this job. There is no proof if a prune
-        may have removed the job's event, if later entries may be missing, or if two entries may have had this number.
+        The proof is the claim's outbox entry in SQL: it does not claim the line's job. There is no proof if a prune may
+        have removed the job's event, if later entries may be missing, or if two entries may have had this number.
         """
         claim = claim_of(result.fence)
         if claim is None or claim <= self._pruned_to or orphans.in_any(claim, self._orphaned):

@@ -1,7 +1,7 @@
-"""Says why the row of a job in SQL must not correct the job's state line in Redis.
+"""Decides whether the row of a job in SQL may be used to correct the job's state in Redis.
 
-A row may correct a line if the row agrees with the job's events, and if the batches of these events are as the mirror
-committed them. ``audit verify`` checks all rows and batches. This module checks only jobs whose line and row differ.
+It may if the row agrees with the job's events, and if the batches of these events are as the mirror committed them.
+``audit verify`` checks all rows and batches. This module checks only jobs whose states in Redis and SQL differ.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _IN_ENTRY: Final = text(
 def why_not_rows(
     database: Database, connection: Connection, queue: str, ids: Iterable[str]
 ) -> dict[str, str]:
-    """Return the reasons why the rows of these jobs must not correct a line, by job id. Jobs whose rows may correct
-    lines are left out.
+    """Return, by job id, the reason why a job's row in SQL must not correct the job's state in Redis. Jobs whose rows
+    may be used are left out.
 
     ``connection`` must read one snapshot of ``database``.
     """
@@ -73,11 +73,11 @@ def distrust_of(
     types: Collection[str],
     lines: Mapping[str, str] | None = None,
 ) -> Distrust:
-    """Return a function that checks the batches from which a repair would copy events of these types.
+    """Return a function that checks whether a repair of Redis may use the log's events of some types.
 
-    The function returns the reasons why a repair must not use these events of a job, by job id. The function opens the
-    database only when it is called, because most examinations of a queue do not need it. ``lines``: the members of the
-    key ``results``; the batch of the claim in a job's line is checked, too.
+    The function returns, by job id, the reason why a job's events must not be used. It opens the database only when it
+    is called, because most examinations of a queue do not need it. ``lines`` are the entries of Redis' key ``results``,
+    by job id: the claim that a line names is checked, too.
     """
 
     def distrust(jobs: Mapping[str, bool]) -> Mapping[str, str]:
@@ -104,7 +104,9 @@ def distrust_of(
 def _claim_in(
     connection: Connection, queue: str, lines: Mapping[str, str] | None, job_id: str
 ) -> Iterator[OutboxId]:
-    """Yield the entry of the claim in a job's line, if SQL has events of this entry."""
+    """Yield the outbox entry of the claim that a job's line in Redis' key ``results`` names, if SQL has events of this
+    entry.
+    """
     claim = claim_of(read_result(job_id, (lines or {}).get(job_id, "")).fence)
     asked = {"queue": queue} | ({} if claim is None else claim._asdict())
     if claim is not None and connection.execute(_IN_ENTRY, asked).first():
@@ -114,8 +116,9 @@ def _claim_in(
 def _entries_of(
     connection: Connection, queue: str, ids: Sequence[str], types: Sequence[str] | None = None
 ) -> Mapping[str, list[OutboxId]]:
-    """Return the outbox entries in SQL with events about these jobs, by job id. ``types``: only these types of events;
-    None: all types."""
+    """Return, by job id, the outbox entries that have events about these jobs in SQL. ``types`` limits the types of
+    events; None: all types.
+    """
     found: defaultdict[str, list[OutboxId]] = defaultdict(list)
     for begin in range(0, len(ids), JOBS_CHUNK):
         asked = {"queue": queue, "ids": ids[begin : begin + JOBS_CHUNK]}

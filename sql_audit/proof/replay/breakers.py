@@ -1,8 +1,11 @@
-"""Replays breakers, and checks two rules. A job begins only while its scope is open, or as the only probe of a scope
-whose pause is over. And failures pause a scope exactly when the scope's limit says so.
+"""Replays breakers, and checks two rules. A job begins only while its scope is not paused, or as the only probe of a
+scope whose pause is over. And failures pause a scope exactly when its limit says so.
+
+A breaker pauses a scope, such as the jobs of one tenant, when the service behind the jobs fails too often. The success
+of one job, the probe, opens the scope again.
 
 The log has each failure. If a failure pauses a scope, the event ``scope_paused`` comes before the event of the failure.
-The success of a probe opens the probe's scope. So the state of each scope follows from the events of its jobs.
+So the state of each scope follows from the events of its jobs.
 
 The state of a scope may be unknown: after a gap, in a pruned or restored log, or if the clock went back. It is known
 again when the log shows the scope's pause or the end of this pause, or when a job that was claimed in the meantime
@@ -22,17 +25,17 @@ from rq_core.model.table.machine import Event
 from sql_audit.store.job_rows import EventRow
 
 KNOWN_MAX: Final = 100_000
-"""Maximum number of scopes whose failures are remembered."""
+"""Maximum number of scopes whose failures the replay keeps in memory."""
 
 _GIVEN_UP: Final = "unknown_"
-"""The prefix of the reasons of deaths that no failure of a handler caused."""
+"""The prefix of the reasons for which a job dies although its handler has not failed, such as ``unknown_task``."""
 _FAILURES: Final = (Event.RETRIED, Event.DIED)
 
 
 @dataclass(slots=True)
 class Pausing:
-    """One event ``scope_paused`` of the call whose entries are being replayed: the event's fields, and the scope's
-    state before the event.
+    """A ``scope_paused`` event that cannot be judged before all events of its call to Redis are read. It has the
+    event's fields, and the scope's state before the event.
     """
 
     scope: str
@@ -43,44 +46,45 @@ class Pausing:
     was_known: bool
     """True if the scope's state before the event was known."""
     before_ms: int | None
-    """Unix ms at which the scope's earlier pause ends; None if the scope was not paused."""
+    """Unix ms at which a pause ends that was in force before the event; None if the scope was not paused."""
     is_probe: bool
     failed: list[int]
-    """Times of the scope's failures (Unix ms): the failures before the call, and those in the call."""
+    """Times of the scope's failures (Unix ms), those of this call included."""
     since_ms: int
-    """Unix ms from which on all failures of the scope are known."""
+    """All failures of the scope from this time on are known (Unix ms)."""
     limit: Limit | None = None
-    """The scope's limit, set when the replay comes to the job's failure. If it stays None, the job did not fail: its
-    handler paused the scope."""
+    """The scope's limit, set when the replay comes to the failure that paused the scope. None: no failure paused it,
+    but the job's handler did."""
 
 
 class Breakers:
-    """The state of each breaker's scope at one moment of the replay. A scope whose state is known and that has no
-    pause is open.
+    """The state of each breaker's scope at one moment of the replay. A scope is what the breaker pauses, such as the
+    jobs of one tenant. It is open if its state is known and it has no pause.
     """
 
     def __init__(self) -> None:
         self.until: dict[str, int] = {}
-        """By scope: Unix ms at which its pause ends. The scope stays here until a probe or an operator opens it."""
+        """By scope: Unix ms at which its pause ends. Afterwards one job may begin as the probe. A scope is removed when
+        its probe succeeds or an operator resumes it."""
         self.probes: dict[str, object] = {}
-        """By scope: the record of the job that is its probe."""
+        """By scope whose pause is over: the job that runs as its probe. The probe's success opens the scope."""
         self.failed: dict[str, list[int]] = {}
         """By open scope: the times of its failures (Unix ms)."""
         self.pausing: list[Pausing] = []
-        """The pauses in the call whose entries are being replayed."""
+        """The pauses in the current call to Redis. They are judged when all events of the call are read."""
         self.handled: dict[object, str] = {}
-        """By record of a job: the scope that the job's handler has paused during the claim in force."""
+        """By job: the scope that its handler has paused under the claim in force."""
         self.limits: dict[str, Limit] = {}
-        """By scope: the limit that the last claim named. It is used if the log does not show the limit."""
+        """By scope: the limit that its last claim named, to be used if the log does not show the limit in force."""
         self._since: dict[str, int] = {}
-        """By scope: Unix ms from which on all failures of the scope are known."""
+        """By scope: the time (Unix ms) from which on all its failures are known."""
         self._unknown: set[str] = set()
         self._unsure: set[str] = set()
-        """Paused scopes whose state before the pause was unknown. Their probe may be a job that the log does
-        not show."""
+        """Paused scopes whose state before the pause was unknown. A job that the log does not show may be their
+        probe."""
         self._witnesses: dict[str, object] = {}
-        """By scope with an unknown state: the record of the last job that was claimed in it. When this job succeeds or
-        fails, the state is known."""
+        """By scope with an unknown state: the last job that was claimed in it. When this job succeeds or fails, the
+        scope's state is known."""
         self.forget()
 
     def forget(self, *, is_new: bool = False) -> None:
@@ -104,7 +108,7 @@ class Breakers:
     def begin(
         self, scopes: tuple[tuple[str, Limit], ...], record: object, at_ms: int
     ) -> Iterator[str]:
-        """Apply a claim to the breakers that it names. Yield a sentence for each breaker that does not let the job
+        """Apply a claim to the breakers ``scopes``. Yield a sentence for each breaker that should not have let the job
         begin.
         """
         for scope, limit in scopes:
@@ -126,8 +130,9 @@ class Breakers:
             self._unsure.discard(scope)
 
     def open(self, scope: str, since_ms: int = 0) -> None:
-        """Open a scope, because an operator resumed it or its probe succeeded. All jobs of the scope may begin. All
-        failures from ``since_ms`` (Unix ms) on are known.
+        """Open a scope, because an operator resumed it or its probe succeeded. All its jobs may begin again.
+
+        All failures of the scope from ``since_ms`` (Unix ms) on are known.
         """
         self._lose(scope)
         self._unknown.discard(scope)
@@ -138,7 +143,7 @@ class Breakers:
     def pause(
         self, scope: str, until_ms: int, record: object | None = None, row: EventRow = ()
     ) -> bool:
-        """Pause a scope. Return False if an earlier pause of the scope ends later.
+        """Pause a scope until ``until_ms`` (Unix ms). Return False if a pause that is already in force ends later.
 
         ``record`` is the job that paused the scope; None: an operator paused it. ``row`` is the event.
         """
@@ -230,15 +235,17 @@ class Breakers:
             self.pause(scope, at_ms)
 
     def end(self, record: object, how: str) -> Iterator[str]:
-        """Yield a sentence if the job's handler has paused a scope in this claim: such a handler must give its job
-        back. ``how`` says how the claim ends instead, such as ``succeeds``.
+        """Yield a sentence if the job's handler has paused a scope under this claim, since such a handler must give its
+        job back.
+
+        ``how`` says how the claim ended instead, such as ``succeeds``.
         """
         if self.handled and (scope := self.handled.pop(record, None)) is not None:
             yield f"{how}, and its claim paused {scope}: a handler that pauses a scope gives its job back"
 
     def finish_call(self, row: EventRow) -> Iterator[tuple[EventRow, str]]:
-        """Judge the pauses of the replayed call, unless ``row`` belongs to the same call. ``row`` is the first row of
-        the next entry.
+        """Judge the pauses of the last call to Redis, if all its events are read. ``row`` is the first row of the next
+        entry: it may still belong to the call.
 
         Yield a row and a sentence for each pause that began after too few failures, and for each pause that a handler
         made too long.
@@ -267,8 +274,8 @@ class Breakers:
         self.pausing.clear()
 
     def release(self, scopes: tuple[tuple[str, Limit], ...], record: object) -> None:
-        """Apply the end of a claim. If the claim's job was a probe, the next job that begins in the scope becomes the
-        probe.
+        """Apply the end of a claim. If the job was a scope's probe and has not opened the scope, the next job that
+        begins in the scope becomes the probe.
         """
         for scope, _ in scopes:
             for states in (self.probes, self._witnesses):
@@ -277,7 +284,7 @@ class Breakers:
         self.handled.pop(record, None)
 
     def change(self, name: str, old: str | None, new: str | None, at_ms: int) -> None:
-        """Apply a change of the limit of a scope or a family."""
+        """Apply a change of the limit of a scope, or of a family (all scopes of one key, such as ``tenant``)."""
         before, now = (_read(limit) for limit in (old, new))
         states = (*self._states(), self.limits)
         for scope in {s for each in states for s in each if name in (s, family_of(s))}:
@@ -308,7 +315,7 @@ class Breakers:
         return next(found, None)
 
     def _bound(self, at_ms: int) -> None:
-        """Forget the failures of all scopes if there are too many scopes."""
+        """Limit the memory: forget the failures of all scopes if there are more than KNOWN_MAX scopes."""
         if len(self.failed) > KNOWN_MAX or len(self._since) > KNOWN_MAX:
             self.failed.clear()
             self._since.clear()
@@ -330,12 +337,12 @@ def _wrong_pause(pausing: Pausing, limit: Limit, at_ms: int, *, is_excepted: boo
 
 
 def _read(limit: str | None) -> Limit | None:
-    """Return the Limit that the text ``limit`` describes; None if the text is missing or not the limit of a breaker."""
+    """Parse the text of a breaker's limit. Return None if the text is missing or is not the limit of a breaker."""
     read = None if limit is None else Limit.parse(limit)
     return read if read is not None and read.most and read.window_ms else None
 
 
 def _excepted(error: Any) -> list[str]:
-    """Return the families of the breakers that do not count an error, as the error's field ``excepted`` names them."""
+    """Return the families of scopes whose breakers do not count this error, from its field ``excepted``."""
     said = error.get("excepted") if isinstance(error, dict) else None
     return said.split() if isinstance(said, str) else []

@@ -1,4 +1,4 @@
-"""Finds events that contradict themselves or earlier events of their job, although their transition is legal.
+"""Finds events that contradict themselves or earlier events of their job, although the job's change of state is legal.
 
 A script reads Redis' clock once, compares times with it, and writes it into the event as the event's time. So the
 script's comparisons can be repeated here. No rule compares the times of two calls, because the clock may have been set
@@ -35,8 +35,8 @@ Fault = tuple[str, str]
 Facts = Mapping[str, Any]
 Rule = Callable[[Facts, Record, EventRow], Iterator[Fault]]
 _UNKNOWN: Final = "unknown_"
-"""The prefix of two reasons: ``unknown_task`` and ``unknown_arguments``. With such a reason, a worker gives a job back
-for another worker, or the job dies without a failure."""
+"""The prefix of the reasons ``unknown_task`` and ``unknown_arguments``: a worker does not know a job's task or
+arguments. With such a reason, it gives the job back for another worker, or the job dies without a failure."""
 _WAITING: Final = (State.READY, State.SCHEDULED, State.PARKED)
 
 
@@ -56,7 +56,7 @@ def of_beginning(facts: Facts, at_ms: int, task: str | None, state: str) -> Iter
 
 
 def _of_spec(spec: str, facts: Facts, task: str | None) -> Iterator[Fault]:
-    """Yield the differences between a job's stored JSON and the task, limits and digest in the event."""
+    """Yield the differences between a job's stored JSON and the task, limits and digest that the job's event has."""
     # In a JSON with U+FFFD, characters that SQL cannot keep may have been replaced: its digest differs.
     digest = None if "\ufffd" in spec else facts.get("digest") or "none"
     if (wrong := spec_fault(spec, task, digest)) or (
@@ -171,15 +171,15 @@ RULES: Final[Mapping[str, Rule]] = {
     "edited": _of_edited,
     "settlement_refused": _of_refused,
 }
-"""The rule for each type of event. A rule takes the event's fields, the record of its live job before the event, and
-the event's row; it yields the faults of the event."""
+"""By type of event: a function that checks the event. It takes the event's fields, the job's state before the event,
+and the event's row, and yields the faults of the event."""
 
 
 def of_discarded(facts: Facts, limit: str | None) -> Iterator[Fault]:
-    """Yield the faults of an event ``discarded``.
+    """Yield the faults of an event ``discarded``: a job was not accepted, because a scope (what a cap counts) was full.
 
-    ``limit`` is the stored limit of the full scope; None: not known. With "none", no limit is stored, and the
-    producer's own limit was used.
+    ``limit`` is the stored limit of the scope; None: not known. With "none", no limit is stored, and the producer's own
+    limit was used.
     """
     scope, cap, lane = facts["scope"], facts["cap"], facts.get("lane")
     if lane is not None and scope not in scopes_of(lane):
@@ -189,7 +189,7 @@ def of_discarded(facts: Facts, limit: str | None) -> Iterator[Fault]:
 
 
 def of_entry(first: EventRow, row: EventRow) -> Iterator[Fault]:
-    """Yield a fault because two rows of one entry, ``first`` and ``row``, differ in event, time or actor."""
+    """Yield a fault for each of event type, time and actor in which two rows of the same outbox entry differ."""
     if QUARANTINED not in (first[4], row[4]):
         yield "I6", f"is in one entry with {first[4]} at {first[5]} by {first[8]}"
 
@@ -208,29 +208,29 @@ def of_value(facts: Facts, *, is_kept: bool | None) -> Iterator[str]:
 
 
 class Replacing:
-    """The jobs that must begin next, because they have replaced other jobs.
+    """The jobs that must be enqueued next, because they have replaced other jobs.
 
-    A call first ends the old jobs in one entry, then enqueues the new jobs in another.
+    A call to Redis first ends the old jobs in one entry, then enqueues the new jobs in another.
     """
 
     def __init__(self) -> None:
         self.by_jobs: dict[str, str] = {}
-        """By id of a job that has not begun yet: the id of the job that it has replaced."""
+        """From the id of a job that is not enqueued yet to the id of the job that it has replaced."""
         self._is_enqueued = False
-        """True if the replay has passed the entry with which the replacing call enqueues jobs."""
+        """True if the replay has read the entry in which the replacing call enqueues jobs."""
 
     def forget(self) -> None:
         """Forget the jobs that must begin, without a report about them."""
         self.by_jobs.clear()
 
     def add(self, by_job: str, job_id: str) -> None:
-        """Note that ``by_job`` has replaced ``job_id``, so that ``by_job`` must begin."""
+        """Note that the job ``by_job`` has replaced ``job_id``, so that ``by_job`` must be enqueued next."""
         self.by_jobs[by_job] = job_id
         self._is_enqueued = False
 
     def pass_entry(self, kind: str) -> Iterator[Fault]:
-        """Go to the next entry, of type ``kind``. If the replacing call is over, yield a fault for each job that has
-        not begun.
+        """Go to the next outbox entry, of type ``kind``. If this ends the replacing call, yield a fault for each job
+        that was not enqueued.
         """
         if kind == Event.DISCARDED or (kind == Event.ENQUEUED and not self._is_enqueued):
             self._is_enqueued = kind == Event.ENQUEUED
@@ -275,13 +275,13 @@ _ALWAYS: Final[Mapping[Event, tuple[str, ...]]] = {
     _E.PAUSE_CHANGED: ("scope",),
     _E.EPOCH_STARTED: ("reason",),
 }
-"""The fields that are never null, by event."""
+"""By type of event: the fields that are never null."""
 _IN_COLUMNS: Final = frozenset({"id", "task", "claim"})
 _WITHOUT_REASON: Final = frozenset((
     _E.REPLACED, _E.PROMOTED, _E.CLAIMED, _E.EXPIRED, _E.SUCCEEDED, _E.RETRIED, _E.DIED, _E.ROLLED_BACK, _E.PARKED,
     _E.STEP_BEGUN, _E.STEP_SAVED, _E.COST_SETTLED, _E.SCOPE_PAUSED, _E.LEASE_EXPIRED, _E.SETTLEMENT_REFUSED,
 ))  # fmt: skip
-"""The events that no script writes with a reason (``why``)."""
+"""The types of events that never have a reason (the field ``why``)."""
 _FIELDS: Final = {
     str(event): (
         frozenset(field.name for field in fields) - _IN_COLUMNS
@@ -294,14 +294,15 @@ _CHECKS: Final[Mapping[str, Mapping[str, Check]]] = {
     str(event): {field.name: KINDS[field.name] for field in fields if field.name in KINDS}
     for event, fields in JOB_EVENT_FIELDS.items()
 }
-"""By type of event: the mirror's checks of the fields. The mirror checks no field of an event about the queue."""
+"""By type of event: the checks of the fields' values, the same as in the mirror. Events about the queue have no
+checks."""
 _CLAIMED: Final = frozenset(map(str, CLAIMED_STATES))
 _NAMES_CLAIM: Final = frozenset(map(str, (*CLAIM_ENDS, Event.CANCEL_REQUESTED)))
-"""The types of events whose rows have the number of the claim in force."""
+"""The types of events whose rows must have the number of the claim in force."""
 
 
 def of_event(kind: str, detail: str | None) -> tuple[Fault, ...]:
-    """Return the faults of an event's detail, judged by the event's type alone.
+    """Return the faults of the JSON in an event's detail, as far as the event's type alone shows them.
 
     Raise ValueError if the detail is not a JSON object.
     """
@@ -334,9 +335,8 @@ def _of_event(kind: str, detail: str | None) -> Iterator[Fault]:
 
 
 def _is_as_written(facts: Facts, detail: str) -> bool:
-    """Return whether a detail is exactly the JSON text that the mirror writes for these fields.
-
-    Databases may read any other text differently.
+    """Return whether a detail is exactly the JSON text that the mirror writes for these fields. Databases may read any
+    other text differently.
     """
     if _dumps(facts) == detail:
         return True
@@ -346,7 +346,7 @@ def _is_as_written(facts: Facts, detail: str) -> bool:
 
 
 def of_job(row: EventRow, record: Record) -> Iterator[Fault]:
-    """Yield the faults of the task and of the claim number in the row of a job's event."""
+    """Yield the faults of the task and of the claim number in the row of an event about a live job."""
     kind, claim, task = row[4], row[7], row[9]
     if record.task is not None and task != record.task:
         yield "I6", f"is said to be of task {task}, and the job's is {record.task}"
@@ -362,8 +362,9 @@ def of_job(row: EventRow, record: Record) -> Iterator[Fault]:
 
 
 def of_claim(row: EventRow, facts: Facts, state: str) -> Iterator[Fault]:
-    """Yield a fault if the row of an event that begins a job has another claim number than the event's fields. Without
-    a claim in force, the row must have no claim number.
+    """Yield a fault if an event that puts a job into ``state`` has a wrong claim number in its row.
+
+    The number must be that of the event's fields, or be missing if no claim is in force.
     """
     claim = row[7]
     expected = facts.get("claims") if state in _CLAIMED and "fence" in facts else None

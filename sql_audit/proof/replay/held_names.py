@@ -1,12 +1,13 @@
-"""Replays the names of unique jobs (I13), and the ids that are remembered after their jobs' ends (I14).
+"""Replays the names of unique jobs (invariant I13), and the ids that are remembered after their jobs' ends (I14).
 
-A job holds its name until the job ends, or until the job is claimed. Or the job holds the name until an instant, even
-if the job ends before. When the log's time passes the instant, the name is free, as in Redis.
+At most one job at a time holds a unique name. A job holds its name until the job ends or until it is claimed. Or it
+holds the name until a fixed time, even if the job ends before. When the log comes to this time, the name is free, as in
+Redis.
 
 While an id is remembered, no other job with this id may begin. The time for which an id is remembered is the id's
 *window*. Redis forgets an id when its window is over, and may forget an id in a loss. So a window is checked only
-within one epoch, and only until the log's time passes the end of the window. Like Redis' key ``results``, the replay
-keeps only ids whose windows are not over, so memory is bounded.
+within one epoch, and only until the log comes to the end of the window. Like Redis' key ``results``, the replay keeps
+only ids whose windows are not over, so memory is bounded.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from rq_core.model.unique_names import Stands
 class _Holder(NamedTuple):
     job_id: str
     until_ms: int | None
-    """Unix ms until which the name is held, whatever happens to the job. None: an event of the job frees the name."""
+    """The job holds the name until this time (Unix ms), even if it ends before. None: an event of the job frees the
+    name."""
 
 
 class HeldNames:
-    """The names of one queue that jobs hold, and the holder of each."""
+    """The unique names that jobs of one queue hold, and the job that holds each."""
 
     def __init__(self) -> None:
         self._holders: dict[str, _Holder] = {}
         self._ends: list[tuple[int, str]] = []
-        """A heap of (Unix ms, name that is held until then)."""
+        """A heap of pairs: the Unix ms until which a name is held, and the name."""
 
     def __len__(self) -> int:
         return len(self._holders)
@@ -41,7 +43,7 @@ class HeldNames:
         self._ends.clear()
 
     def pass_time(self, at_ms: int) -> None:
-        """Move the log's time to ``at_ms`` (Unix ms), and free the names that were held until then.
+        """Move the replay's time to ``at_ms`` (Unix ms), and free the names that were held until then.
 
         These names stay free even if Redis' clock goes back, because a claim may have removed them in Redis.
         """
@@ -52,7 +54,11 @@ class HeldNames:
                 del self._holders[name]
 
     def take(self, name: str, job_id: str, stands: Stands, at_ms: int) -> str | None:
-        """Give a name to a job. If another job still holds the name, return that job's id; otherwise return None."""
+        """Give a unique name to a job. If another job still holds the name, return that job's id; otherwise return
+        None.
+
+        ``stands`` says for how long the job holds the name. ``at_ms`` is the present time of the replay (Unix ms).
+        """
         before = self._holders.get(name)
         until_ms = stands.at_ms if stands.how == "until" else None
         self._holders[name] = _Holder(job_id, until_ms)
@@ -63,23 +69,24 @@ class HeldNames:
         return before.job_id if before.until_ms is None or at_ms < before.until_ms else None
 
     def end(self, name: str | None, job_id: str) -> None:
-        """Free the name ``name`` if the job holds it, unless the job holds it until an instant."""
+        """Free the name ``name`` if the job ``job_id`` holds it, unless the job holds it until a fixed time."""
         if name is not None and self._holders.get(name) == (job_id, None):
             del self._holders[name]
 
     def free(self, name: str) -> str | None:
-        """Free a name, as an operator does. Return the id of the job that held the name; None: no job held it."""
+        """Free a unique name, as an operator does. Return the id of the job that held it; None if no job did."""
         holder = self._holders.pop(name, None)
         return None if holder is None else holder.job_id
 
 
 LEAVES_NONE: Final = frozenset({Event.REPLACED, Event.REMOVED})
-"""Events that end a job but do not make Redis remember its id. Either the job was never claimed, or another event
-records its end."""
+"""Types of events that end a job without making Redis remember its id. Either the job was never claimed, or another
+event records its end."""
 
 
 class Windows:
-    """The ids of a queue that are remembered after their jobs ended, and the end of each id's window."""
+    """The ids of a queue that Redis remembers after their jobs ended, and until when: no other job may use such an id.
+    """
 
     def __init__(self) -> None:
         self._until: dict[str, int] = {}
@@ -95,8 +102,8 @@ class Windows:
         self._latest = 0
 
     def pass_to(self, at_ms: int) -> None:
-        """Move the log's time forward to ``at_ms`` (Unix ms), and forget the ids whose windows are over. The time never
-        goes back.
+        """Move the replay's time forward to ``at_ms`` (Unix ms), and drop the ids that Redis remembers no longer. The
+        time never goes back.
         """
         self._latest = max(self._latest, at_ms)
         while self._by_end and self._by_end[0][0] <= self._latest:
@@ -105,8 +112,8 @@ class Windows:
                 del self._until[job_id]
 
     def ended(self, job_id: str, event: Event, claims: int | None, once_ms: int | None) -> None:
-        """Note that ``event`` ended a job. The id is remembered until ``once_ms`` (Unix ms) if the job was ever
-        claimed and ``event`` is not in LEAVES_NONE.
+        """Note that ``event`` ended a job with ``claims`` claims (None: not known). The id is remembered until
+        ``once_ms`` (Unix ms; None: not at all) if the job was ever claimed and ``event`` is not in LEAVES_NONE.
         """
         if once_ms is not None and claims and event not in LEAVES_NONE and once_ms > self._latest:
             self._until[job_id] = once_ms

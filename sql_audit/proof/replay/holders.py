@@ -1,8 +1,10 @@
-"""Replays caps and rates: counts the holders of each scope, and checks whether each claim was allowed (invariant I3).
+"""Replays caps and rates: counts the claims that hold each scope, and checks whether each claim was allowed (invariant
+I3).
 
-A ``claimed`` event names every scope of the claim, with the limit in force. So the log shows whether the claim was
-allowed: a scope's holders, the new claim included, must be at most the cap. The limits in claims must agree with those
-in ``cap_changed`` events.
+A scope is what a cap or a rate counts: the queue, a task, or one value of a key (``tenant=acme``). A ``claimed`` event
+names every scope of the claim, with the limit in force. So the log shows whether the claim was allowed: a scope's
+holders, the new claim included, must be at most the cap. The limits in claims must agree with those in ``cap_changed``
+events.
 
 This module does no I/O: :mod:`sql_audit.proof.replay.replay` calls it with the events in order.
 """
@@ -21,19 +23,23 @@ from sql_audit.proof.replay.breakers import Breakers
 from sql_audit.store.job_rows import EventRow
 
 TOLERANCE_US: Final = 1_000
-"""Microseconds by which a claim may be too early under a rate, since events have their times in whole ms."""
+"""Microseconds by which a claim may come before its rate allows it, since events have their times in whole ms."""
 
 AGREED_MAX: Final = 100_000
-"""Maximum number of combinations of task, lane and event detail that are remembered as correct."""
+"""Maximum number of combinations of task, lane and event detail for which the cache notes that their limits are
+right."""
 
 _TASK: Final = "task="
 
 
 class ClaimScopes(NamedTuple):
-    """The scopes of a claim with their limits, from the ``claimed`` event."""
+    """The scopes of one claim (what caps and rates count, such as ``tenant=acme``) with their limits, from the
+    ``claimed`` event.
+    """
 
     held: tuple[str, ...]
-    """The scopes that count the claim as a holder. The scope of the queue and the scope of the task are left out."""
+    """The scopes of keys, such as ``tenant=acme``, in which the claim counts as a holder. It also counts in the scopes
+    of its queue and task, which are left out."""
     caps: tuple[tuple[str, int], ...]
     """Pairs of (scope, cap in force)."""
     rates: tuple[tuple[str, int, int, int, int], ...]
@@ -41,13 +47,11 @@ class ClaimScopes(NamedTuple):
     breakers: tuple[tuple[str, Limit], ...]
     """Pairs of (scope of a breaker, its limit)."""
     limits: dict[str, str]
-    """The limit of every scope as text, by scope; "none" for a scope without a limit."""
+    """By scope: its limit as text; "none" for a scope without a limit."""
 
     @classmethod
     def read(cls, scopes: Sequence[Sequence[Any]] | None) -> ClaimScopes:
-        """Return the scopes from the JSON in a ``claimed`` event. Raise ValueError or TypeError if they are not
-        valid.
-        """
+        """Parse the scopes in the JSON of a ``claimed`` event. Raise ValueError or TypeError if they are not valid."""
         held, caps, rates, breakers, limits = [], [], [], [], {}
         for scope, *facts in scopes or ():
             if type(scope) is not str:
@@ -79,7 +83,9 @@ def _number(value: Any) -> int:
 
 
 def held_in(lane: str | None) -> tuple[str, ...]:
-    """Return the scopes in a lane's name that count the lane's claims as holders. The task's scope is left out."""
+    """Return the scopes of keys in a lane's name (a priority and scopes), such as ``tenant=acme``. The task's scope is
+    left out. The claims of the lane's jobs count in these scopes.
+    """
     scopes = scopes_of(lane or "")
     return tuple(s for s in scopes if is_counted(s) and not s.startswith(_TASK))
 
@@ -89,15 +95,15 @@ class Limits:
 
     def __init__(self) -> None:
         self.whole = False
-        """True if the log has every change of a limit: then a scope without a change has no limit. If False, the limit
-        of a scope without a change is unknown."""
+        """True if the log has every change of a limit, so that a scope without a change has no limit. If False, such a
+        scope's limit is unknown."""
         self.known: dict[str, tuple[str, int]] = {}
-        """Pairs of (limit as text, its version), by scope or family."""
+        """By scope, or by family (all scopes of a key): a pair of the limit as text and its version."""
 
     def change(self, scope: str, old: str | None, new: str | None, version: int) -> Iterator[str]:
-        """Apply a change of a scope's limit, and yield the faults of the event.
+        """Apply a change of a scope's or family's limit, from an event ``cap_changed``. Yield the faults of the event.
 
-        ``new=None`` removes the scope's own limit, so that the limit of its family is in force.
+        ``new=None`` removes the scope's own limit, so that the limit of its family (all scopes of a key) is in force.
         """
         before = self.known.get(scope)
         if before is not None or self.whole:
@@ -112,9 +118,8 @@ class Limits:
             self.known[scope] = new, version
 
     def of(self, scope: str) -> str | None:
-        """Return the limit in force of a scope as text, or "none" for a scope without a limit.
-
-        Return None if the log does not show the limit.
+        """Return the limit of a scope that is in force, as text; "none" if it has no limit. Return None if the log does
+        not show it.
         """
         own = self.known.get(scope)
         if own is not None:
@@ -126,7 +131,9 @@ class Limits:
 
 
 class Holders:
-    """The number of claims that hold each scope, and the use of each rate, at one moment of the replay."""
+    """How many claims hold each scope, and how much of each rate is in use, at one moment of the replay. (A scope is
+    what a cap or a rate counts, such as ``tenant=acme``.)
+    """
 
     def __init__(self) -> None:
         self.limits = Limits()
@@ -151,21 +158,23 @@ class Holders:
         self._paused: dict[str, int] = {}
         """Unix ms at which the pause of a scope ends, by scope."""
         self._changed: set[str] = set()
-        """The paused scopes whose limit has changed since the pause began. Redis may have forgotten such a pause at the
-        time at which the rate would have been unused again under the earlier limit."""
+        """The paused scopes whose rate was changed during the pause. Redis may have forgotten such a pause when, under
+        the earlier limit, nothing of the rate would have been in use any more."""
         self._rates: dict[str, tuple[int, int, int, int, int]] = {}
-        """By scope with a rate, a tuple. First the theoretical arrival time of the generic cell rate algorithm, in
-        whole Unix µs. Then the limit, the window (ms) and the burst with which this time was computed. Last the part of
-        the time below 1 µs, as the numerator of a fraction; the denominator is the limit."""
+        """How much of each rate is in use, by scope. Each value is a tuple (time, limit, window, burst, fraction).
+
+        The time is the theoretical arrival time of the generic cell rate algorithm, in whole Unix µs. It was computed
+        with this limit, window (ms) and burst. The fraction is the part of the time below 1 µs, as a numerator over the
+        limit."""
         self._owed: dict[str, tuple[int, int, int, int, int]] = {}
-        """By scope with a rate, in the form of ``_rates``: the use of the rate when its limit changed, and what jobs
-        have taken since. Only :meth:`spent` reads this: the log does not show when Redis converted the use to the new
+        """By scope, a tuple as in ``_rates``: the use of the rate when its limit changed, and what jobs have taken
+        since. Only :meth:`spent` reads this, because the log does not show when Redis converted the use to the new
         limit."""
         self._rates_max = 1_000
 
     def hold(self, task: str | None, held: Sequence[str]) -> None:
-        """Count a new claim as a holder of its scopes. ``held`` are the claim's scopes, without the scopes of the queue
-        and of the task.
+        """Count a new claim as a holder of its scopes. ``held`` are the claim's scopes of keys, such as
+        ``tenant=acme``; the scopes of the queue and of the task are counted, too.
         """
         self.total += 1
         self.tasks[task] += 1
@@ -196,7 +205,7 @@ class Holders:
         return self.keys.get(scope, 0)
 
     def breaches(self, listed: ClaimScopes, at_ms: int) -> Iterator[str]:
-        """Yield a sentence for each limit that a claim exceeds. Call :meth:`hold` with the claim first."""
+        """Yield a sentence for each cap or rate that a claim exceeds. Before, call :meth:`hold` with the claim."""
         for scope, cap in listed.caps:
             holders = self.of(scope)
             if holders > cap:
@@ -215,7 +224,8 @@ class Holders:
     ) -> list[str]:
         """Return a sentence for each scope whose limit in a claim differs from the limit in ``cap_changed`` events.
 
-        ``text`` is the detail of the claim's event. Details without a difference are cached.
+        ``lane`` is the job's lane (priority and scopes), and ``text`` is the detail of the claim's event. Details
+        without a difference are cached.
         """
         key = task, lane, text
         if key in self._agreed:
@@ -235,9 +245,10 @@ class Holders:
         return found
 
     def wrong_costs(self, costs: str | None, listed: ClaimScopes) -> Iterator[str]:
-        """Yield a sentence for each rate if its cost in a claim differs from its cost in the job.
+        """Yield a sentence for each rate for which the claim has another cost than the job. (The cost is how much the
+        job takes from the rate.)
 
-        ``costs`` are the job's costs, as text.
+        ``costs`` are the job's costs, as text; None: 1 each.
         """
         for scope, _, _, _, cost in listed.rates:
             try:
@@ -251,8 +262,8 @@ class Holders:
     def pause(
         self, scope: str, until_ms: int, record: object | None = None, row: EventRow = ()
     ) -> bool:
-        """Note that a scope is paused until ``until_ms`` (Unix ms). Return False if an earlier pause of the scope ends
-        later.
+        """Note that a scope is paused until ``until_ms`` (Unix ms). Return False if a pause that is already in force
+        ends later.
 
         ``record`` is the job that paused the scope; None: an operator paused it. ``row`` is the event.
         """
@@ -271,12 +282,12 @@ class Holders:
             self.breakers.open(scope)
 
     def limit_of(self, scope: str) -> Limit | None:
-        """Return the limit in force of a scope; None if the log does not show it."""
+        """Return the limit of a scope that is in force; None if the log does not show it."""
         text = self.limits.of(scope)
         return None if text is None else Limit.parse(text)
 
     def spent(self) -> Iterator[tuple[str, Spent]]:
-        """Yield each rate that was in use or paused: its scope, and its value in the form of the key ``rates``."""
+        """Yield each rate that is in use or paused: its scope, and its value in the format of Redis' key ``rates``."""
         for scope in {*self._rates, *self._paused, *self._owed}:
             known = self._rates.get(scope, (0, 0, 0, 0, 0))
             arrival_us, most, window_ms, burst, rest = max(known, self._owed.get(scope, known))
@@ -288,7 +299,7 @@ class Holders:
     def fail(
         self, record: object, scopes: Collection[str] | None, facts: Mapping[str, Any], at_ms: int
     ) -> Iterator[str]:
-        """Apply a job's failure to its breakers, and yield a sentence for each fault.
+        """Apply a job's failure to the breakers that count it, and yield a sentence for each fault.
 
         ``scopes`` are the scopes of the job's breakers; None: not known. The failure is judged by the limit in force.
         If the log does not show this limit, the limit in the last claim is used.
@@ -302,8 +313,8 @@ class Holders:
         yield from self.breakers.fail(limits, record, facts, at_ms)
 
     def correct(self, scope: str, more: int, at_ms: int) -> None:
-        """Correct the use of a rate by ``more``: the job's real cost minus the cost in its claim. ``more`` may be
-        negative.
+        """Correct how much of a rate is in use, because a worker reported a job's real cost. ``more`` is this cost
+        minus the cost in the job's claim; it may be negative.
         """
         now_us = at_ms * 1000
         known = self._rates.get(scope)
@@ -323,7 +334,8 @@ class Holders:
         self._owe(scope, most, window_ms, burst, more, now_us)
 
     def forget_units(self, units: Collection[str], known: Collection[str]) -> None:
-        """Forget the use of each rate that counts one of these units, except the rates in ``known``.
+        """Forget how much is in use of each rate that counts one of these units (such as tokens), except the rates in
+        ``known``.
 
         A job has reported its real costs, and the log does not show whether the job also takes from these rates.
         """
@@ -346,7 +358,7 @@ class Holders:
         return list(self.limits.change(scope, before, now, int(version)))
 
     def _end_pause(self, scope: str, most: int, window_ms: int, burst: int) -> None:
-        """End the pause of a rate. As in Redis, all of the rate's burst except 1 is then in use, so that jobs begin one
+        """End the pause of a rate. As in Redis, all of the burst except 1 then counts as used, so that jobs begin one
         after the other.
         """
         ahead_us = (burst - 1) * window_ms * 1000 // max(most, 1)
@@ -367,10 +379,10 @@ class Holders:
         now_us: int,
         ahead_max_us: int | None = None,
     ) -> None:
-        """Add a cost to the use that a rate has from before a change of its limit (``_owed``). The use is first
-        converted to the limit in force, as in Redis. It is forgotten when time has passed for all of it.
+        """Add a cost to the use that a rate has from before a change of its limit (``_owed``). First convert this use
+        to the limit in force, as Redis does. Drop it when it is used up by time.
 
-        ``ahead_max_us`` is the maximum of this use before the cost is added, as a time in µs; None: no maximum.
+        ``ahead_max_us`` limits the use before the cost is added, as a time in µs; None: no maximum.
         """
         owed = self._owed.pop(scope, None)
         if owed is None or unit_of(scope) is None or owed[0] <= now_us:
@@ -391,7 +403,7 @@ class Holders:
         """Count a claim against a rate, by the generic cell rate algorithm.
 
         Return a sentence if the rate is 0, or if the claim came more than TOLERANCE_US too early; otherwise None. A
-        claim needs room for its cost, but never for more than the burst.
+        claim needs as much of the rate as it costs, but never more than the burst.
         """
         if most == 0:
             return f"claimed under {scope}, which is stopped"

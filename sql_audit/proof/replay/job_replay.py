@@ -1,5 +1,5 @@
-"""Replays the live jobs of one queue: their states, claims, holders and names (I2, I3, I4, I6, I9, I13, I14, I19 to
-I23).
+"""Replays the live jobs of one queue: their states, claims, holders and names (invariants I2, I3, I4, I6, I9, I13, I14,
+I19 to I23).
 
 :mod:`sql_audit.proof.replay.replay` checks the order and the numbers of events. It passes each event of a job to
 :class:`JobReplay`. A wrong event is reported and then applied.
@@ -42,16 +42,16 @@ _SOURCES: Final = {
     str(event): frozenset(str(t.source) for t in TRANSITIONS if t.event is event and t.source)
     for event in Event
 }
-"""The states in which a job may be when an event happens, by event."""
+"""By type of event: the states that a job may have before the event."""
 
 SETTLEMENTS: Final = frozenset(
     {Event.SUCCEEDED, Event.RETRIED, Event.DIED, Event.ROLLED_BACK, Event.PARKED}
 )
-"""Events with which the worker that holds a claim ends it. (The claim of a cancelled job may also end because its lease
+"""Types of events with which a worker ends its own claim. (The claim of a cancelled job may also end because its lease
 expires.)"""
 
 _MOST: Final = {"failures": ("failure", "max_attempts"), "losses": ("loss", "max_losses")}
-"""By the counter's field: the noun for messages, and the job's field that limits the counter."""
+"""The counters of a job that have a limit, by field name: the noun for messages, and the field with the limit."""
 _RULES: Final = {
     **contradictions.RULES,
     "parked": parked_jobs.judge_park,
@@ -62,7 +62,9 @@ _TRAITS: Final = {field.name: str(field.line) for field in TRAITS if field.name 
 
 
 class JobReplay:
-    """The live jobs of a queue after the events so far, and the scopes, names and ids that they hold."""
+    """The live jobs of a queue after the events so far, the scopes that their claims hold (what caps and rates count),
+    and the unique names and ids that are in use.
+    """
 
     def __init__(self, found: LogFindings) -> None:
         self.jobs: dict[str, Record] = {}
@@ -72,14 +74,16 @@ class JobReplay:
         self.replacing = Replacing()
         self.ticks = ScheduleTicks(found, self._beside)
         self.open = True
-        """True if jobs without an event in the log may be alive."""
+        """True if the log is incomplete, so that jobs without an event in it may be live."""
         self.is_paused = False
         """True if the queue was paused in the current epoch and has not been resumed."""
         self.restated = 0
-        """Number of ``baseline`` events that disagree with the log about a job's state or fence."""
+        """Number of ``baseline`` events that disagree with the earlier events about a job's state or claim. (A baseline
+        states each live job's state again.)"""
         self._forgotten_boxes: set[str] = set()
-        """The ids (lives) of the boxes about which Redis has forgotten events. A restore may have put back what these
-        events had written. The box's numbers may then differ from those that the remaining events show."""
+        """Ids of boxes (the saved steps and signals of durable jobs) for which Redis has forgotten events. A restore
+        may have put back what these events had written. The numbers in the box may then differ from those that the
+        other events show."""
         self._found = found
         self._judge = found.judge
         self._violated = found.violated
@@ -123,7 +127,7 @@ class JobReplay:
     # A job's life, and the claim in force.
 
     def _meet(self, row: EventRow, job_id: str) -> Record:
-        """Return the record of an event's job. Only a live job can have the event: report the event if the job is not
+        """Return the live job of an event that changes a job's state. Report the event as a violation if the job is not
         live.
 
         Also report an illegal transition, and a wrong task or claim number.
@@ -149,7 +153,9 @@ class JobReplay:
         return record
 
     def _beside(self, row: EventRow, job_id: str) -> Record | None:
-        """Return the live job of an event that moves no job. Report a wrong task or claim number."""
+        """Return the live job of an event that does not change the job's state; None if the job is not live. Report a
+        wrong task or claim number.
+        """
         if (record := self.jobs.get(job_id)) is not None:
             self._judge(contradictions.of_job(row, record))
         return record
@@ -164,8 +170,8 @@ class JobReplay:
         record.fence = record.worker = None
 
     def _end(self, record: Record, fence: str | None, holder: str | None) -> None:
-        """End the claim in force, because an event presents ``fence``. Report a fence or a worker that differs from
-        the claim's.
+        """End the claim in force by an event that presents ``fence``, the claim's fencing token. Report a wrong fence
+        or worker.
 
         ``holder`` is the worker whose claim the event ends; None if the event names no worker.
         """
@@ -176,7 +182,7 @@ class JobReplay:
         self._release(record)
 
     def _begin(self, row: EventRow, job_id: str, facts: Mapping[str, Any], state: str) -> Record:
-        """Add a job in ``state``, and return its record. Report a violation if a job with this id is already live."""
+        """Add a live job in ``state``, and return it. Report a violation if a job with this id is already live."""
         old = self.jobs.get(job_id)
         if old is not None:
             self._violated("I6", f"{old.state or 'alive'} -{row[4]}-> is not a transition")
@@ -203,8 +209,8 @@ class JobReplay:
         return record
 
     def _take_name(self, record: Record, job_id: str, *, dead: bool = False) -> None:
-        """Give a unique job its name, if a job in this state holds its name. Report a violation if another job holds
-        the name.
+        """Give a unique job its name, if a job in its state holds one. Report a violation if another job holds the
+        name.
         """
         if record.unique is None:
             return
@@ -238,7 +244,7 @@ class JobReplay:
             self._take_name(record, job_id)
 
     def _use_id(self, row: EventRow, job_id: str) -> None:
-        """Report a job that begins although its id is still remembered."""
+        """Report a violation if a job begins although Redis still remembers its id from an earlier job."""
         until = self.windows.until(job_id)
         if until is not None:
             self._violated("I14", f"begins {until - row[5]} ms before its id is forgotten")
@@ -324,7 +330,7 @@ class JobReplay:
         self._moved(row, job_id)
 
     def _compare(self, row: EventRow, record: Record | None) -> None:
-        """Report contradictions between an event and the earlier events of its job."""
+        """Report contradictions between an event and the earlier events of its job (None: the job is not live)."""
         rule = _RULES.get(row[4])
         if record is not None and record.waits is not None:
             self._judge(parked_jobs.stay(row[4], record))
@@ -334,7 +340,9 @@ class JobReplay:
             self._judge(rule(facts_in(row[10]), record, row))
 
     def box_forgotten(self, row: EventRow) -> None:
-        """Note the box of an orphaned event: Redis has forgotten this event about the box."""
+        """Note that Redis has forgotten an event about a box (the saved steps and signals of a durable job). ``row`` is
+        the event.
+        """
         with suppress(KeyError, ValueError, TypeError, AttributeError, RecursionError):
             self._forgotten_boxes.add(facts_in(row[10])["life"])
 
@@ -403,7 +411,7 @@ class JobReplay:
     def _count(
         self, record: Record, event: Event, name: str, number: int, state: State | None
     ) -> None:
-        """Set the number of a job's failures or losses, and report a wrong number.
+        """Set a job's number of failures or losses from an event, and report a wrong number.
 
         The number must be the next one, and at most the limit. At the limit, the event must make the job dead. Below
         the limit, a loss must not make the job dead.
