@@ -170,8 +170,7 @@ class BatchedLog:
 
 
 def beginnings(connection: Connection, queue: str) -> list[EpochStart]:
-    """Return the first event of each epoch of a queue, oldest first. Epochs whose first event is missing are left out.
-    """
+    """Return the first event of each epoch of a queue, oldest first. Leave out epochs whose first event is missing."""
     found: list[EpochStart] = []
     epoch = BEFORE_ALL.epoch
     while True:

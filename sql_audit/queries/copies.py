@@ -18,9 +18,9 @@ from sql_audit.store.connection.driver_errors import failure
 from sql_audit.store.storable_text import read_json
 
 _DEATHS: Final = ("died", "lease_expired")
-"""The outcomes of claims by which jobs may die."""
+"""The outcomes of claims after which a job may be dead."""
 _DEAD: Final = (str(State.DEAD), str(Event.PRUNED))
-"""The states of jobs that died and have not become alive again."""
+"""The states of jobs that are dead, or were dead when an operator removed them."""
 _CURSOR: Final = text("SELECT epoch, seq FROM mirror_cursor WHERE queue = :queue")
 _STATES: Final = text(
     "SELECT job_id, state, claims FROM job WHERE queue = :queue AND job_id IN :ids"
@@ -36,15 +36,21 @@ T = TypeVar("T")
 
 
 class LogCopies:
-    """Reads an audit database to make copies of jobs (see CopyReader). Threads may share it."""
+    """Finds dead jobs in an audit database, so that copies of them can be enqueued (see CopyReader). Threads may share
+    it.
+    """
 
     def __init__(self, url: str) -> None:
-        """Raise AuditUrlInvalid, or AuditUnavailable if the driver is not installed. Nothing is read yet."""
+        """Prepare the reader; nothing is read yet. Raise AuditUrlInvalid, or AuditUnavailable if the driver is not
+        installed.
+        """
         self._database = Database(url)
         self._checked = False
 
     def died(self, which: Filter, after: After | None, limit: int) -> DiedJobs:
-        """Return a page of the jobs that died and match the filter ``which``. See CopyReader.died."""
+        """Return one page of the dead jobs that match the filter ``which``: up to ``limit`` jobs, after the position
+        ``after``. See CopyReader.died.
+        """
         first, last = which.instants_ms
         wanted = Wanted(
             _DEATHS, which.queue, which.task or "", which.error or "", which.worker or "",
@@ -68,7 +74,7 @@ class LogCopies:
         return self._ask(read)
 
     def known(self, queue: str, ids: Sequence[str]) -> set[str]:
-        """Return which of these job ids the log has in a queue."""
+        """Return the ids among ``ids`` that the log has in a queue."""
         return self._ask(lambda connection: set(_jobs(connection, queue, ids)))
 
     def specs(self, queue: str, ids: Sequence[str]) -> Mapping[str, str]:
@@ -78,8 +84,8 @@ class LogCopies:
         return self._ask(lambda connection: _enqueued(connection, queue, ids, "spec"))
 
     def reasons(self, queue: str, ids: Sequence[str]) -> Mapping[str, str]:
-        """Return the reason (``why``) with which each job was enqueued, by job id. Jobs without a reason are left
-        out.
+        """Return, by job id, the reason (``why``) that the producer gave when it enqueued the job. Jobs without a
+        reason are left out.
         """
         return self._ask(lambda connection: _enqueued(connection, queue, ids, "why"))
 
@@ -92,7 +98,7 @@ class LogCopies:
         )
 
     def has_come_to(self, queue: str, entry: tuple[int, int]) -> bool:
-        """Return whether SQL has the queue's outbox up to ``entry`` (epoch, seq)."""
+        """Return whether the mirror has copied the queue's outbox to SQL up to ``entry`` (epoch, seq)."""
 
         def read(connection: Connection) -> bool:
             row = connection.execute(_CURSOR, {"queue": queue}).one_or_none()
@@ -131,7 +137,8 @@ def _enqueued(connection: Connection, queue: str, ids: Sequence[str], field: str
 
 
 def open_log_copies(url: str) -> LogCopies:
-    """Return a reader of the database at ``url``. rq_core finds this function by an entry point. Nothing is read yet.
+    """Return a LogCopies for the audit database at ``url``. rq_core finds this function by an entry point. Nothing is
+    read yet.
 
     Raise AuditUrlInvalid, or AuditUnavailable if the driver is not installed.
     """

@@ -1,10 +1,11 @@
 """Lists the claims that ended, newest first. Every read uses an index, and is bounded in rows and in time.
 
-The list is merged from parts. For failed claims, each outcome is a part, read by an index on (outcome, end). If
-successes are wanted, each class of durations is a part, read by an index on (class of duration, end).
+The list is merged from several queries, its parts. For failed claims, there is a part for each outcome, read by an
+index on (outcome, end). If successes are wanted, there is a part for each class of durations, read by an index on
+(class of duration, end).
 
-Conditions without an index are checked row by row. So a page may reach its bound before it finds a match. The page then
-has the time up to which it read, and the place where the next page begins.
+Conditions without an index are checked row by row. So a page may reach its bound before it finds a match. It then says
+up to which time it read, and where the next page begins.
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -30,7 +31,8 @@ WITHIN_MS: Final = 500
 """Milliseconds after which a page reads no further."""
 FIRST_STEP: Final = 100
 STEP: Final = 500
-"""Maximum number of claims of a part that one statement reads. The first statement of a part reads FIRST_STEP."""
+"""Maximum number of claims that one statement reads. The list is merged from several queries, and the first statement
+of each reads FIRST_STEP claims."""
 SUCCEEDED: Final = "succeeded"
 FAILED: Final = tuple(outcome for outcome in OUTCOMES if outcome != SUCCEEDED)
 _COLUMNS: Final = (
@@ -40,7 +42,7 @@ _COLUMNS: Final = (
 
 
 class Place(NamedTuple):
-    """The position of a claim in the list. The next page begins after it."""
+    """The position of a claim in the list of ended claims. The next page begins after it."""
 
     ended_at_ms: int
     job_id: str
@@ -50,14 +52,14 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The conditions that a listed claim must meet. None or an empty text sets no condition."""
+    """The conditions that a listed claim must fulfil. None or an empty text sets no condition."""
 
     outcomes: Sequence[str] = FAILED
     queue: str | None = None
-    """The queue. It must be given if successes are asked for."""
+    """Only claims of this queue. It must be given if successes are asked for."""
     task: str = ""
     error: str = ""
-    """The type of the error."""
+    """Only claims that ended with this type of error."""
     worker: str = ""
     scope: str = ""
     since_ms: int = 0
@@ -65,7 +67,7 @@ class Wanted:
     """Only claims that ended before this time (Unix ms)."""
 
     def __call__(self, row: Row[Any]) -> bool:
-        """Return whether a row of ``job_attempt`` meets the conditions."""
+        """Return whether a row of ``job_attempt`` fulfils the conditions."""
         return (
             row.outcome in self.outcomes
             and self.queue in (None, row.queue)
@@ -82,9 +84,9 @@ class Ended:
 
     rows: list[dict[str, Any]]
     looked: int
-    """Number of claims that were read."""
+    """Number of claims that were read to make the page, matching or not."""
     next: Place | None
-    """The place after which the next page begins; None: there are no more claims."""
+    """The position after which the next page begins; None: there are no more claims."""
 
 
 def ended_claims(
@@ -95,10 +97,10 @@ def ended_claims(
     limit: int = 100,
     clock: Callable[[], float] = time.monotonic,
 ) -> Ended:
-    """Return a page of the claims that ended, newest first, after the place ``after``.
+    """Return a page of the claims that ended, newest first. ``after`` is the position after which the page begins.
 
-    The page ends after ``limit`` claims, LOOKED_MAX rows or WITHIN_MS. Each part is read at least once, so every page
-    gets further than the one before. Raises ValueError if successes are wanted without a queue.
+    The page ends after ``limit`` claims, LOOKED_MAX rows or WITHIN_MS. Each of the merged queries reads at least once,
+    so every page gets further than the one before. Raises ValueError if successes are wanted without a queue.
     """
     budget = _Budget(clock() + WITHIN_MS / 1000, clock)
     found: list[dict[str, Any]] = []
@@ -122,17 +124,19 @@ def ended_claims(
 
 @dataclass(slots=True)
 class _Budget:
-    """The number of rows that one page has read, and the time until which the page may read."""
+    """Limits the work for one page: counts the rows that were read, and knows until when the page may read."""
 
     until: float
     clock: Callable[[], float]
     looked: int = 0
     spent: bool = field(default=False)
-    """True if a part could not be read to its end, so that the log may have further claims after the last one of the
-    page."""
+    """True if one of the merged queries was stopped by the limits. The log may then have further claims after the
+    page's last one."""
 
     def spend(self) -> bool:
-        """Return whether the page has read LOOKED_MAX rows, or its time is over. Store the answer in ``spent``."""
+        """Return whether a limit is reached: LOOKED_MAX rows were read, or the time is over. Store the answer in
+        ``spent``.
+        """
         self.spent = self.looked >= LOOKED_MAX or self.clock() >= self.until
         return self.spent
 
@@ -140,7 +144,9 @@ class _Budget:
 def _part(
     connection: Connection, statement: TextClause, asked: Mapping[str, Any], budget: _Budget
 ) -> Iterator[Row[Any]]:
-    """Yield the claims of one part, newest first, until the part ends or the budget is spent."""
+    """Yield the claims of one of the merged queries, newest first, until there are no more or the limits of the page
+    are reached.
+    """
     step, place = FIRST_STEP, dict(asked)
     while True:
         rows = connection.execute(statement, {**place, "most": step}).all()
@@ -155,7 +161,7 @@ def _part(
 def _statements(
     dialect: str, wanted: Wanted, after: Place | None
 ) -> Iterator[tuple[TextClause, dict[str, Any]]]:
-    """Yield the SQL statement and the values of each part of the list."""
+    """Yield an SQL statement and its values for each of the queries from which the list is merged."""
     # Text is compared as Python compares it.
     as_bytes = "" if dialect == "sqlite" else ' COLLATE "C"'
     order = ", ".join(

@@ -48,12 +48,14 @@ class LogEndings:
     """Reads the outcomes of jobs from one audit database. Only one thread may use it at a time."""
 
     def __init__(self, url: str) -> None:
-        """Raise AuditUrlInvalid, or AuditUnavailable if the driver is not installed. Nothing is read yet."""
+        """Prepare the reader; nothing is read yet. Raise AuditUrlInvalid, or AuditUnavailable if the driver is not
+        installed.
+        """
         self._database = Database(url)
         self._checked = False
 
     def read(self, queue: str, jobs: Mapping[str, tuple[int, int]]) -> Mapping[str, Outcome[Any]]:
-        """Return the outcomes of the jobs in ``jobs`` that have ended, by job id (see EndingsReader).
+        """Return the outcomes of the jobs in ``jobs`` that have ended, by job id. See EndingsReader.
 
         Raise AuditError if the database does not answer or has another schema.
         """
@@ -180,7 +182,8 @@ def _last(
 
 
 def open_log_endings(url: str) -> LogEndings:
-    """Return a reader of the database at ``url``. rq_core finds this function by an entry point. Nothing is read yet.
+    """Return a LogEndings for the audit database at ``url``. rq_core finds this function by an entry point. Nothing is
+    read yet.
 
     Raise AuditUrlInvalid, or AuditUnavailable if the driver is not installed.
     """

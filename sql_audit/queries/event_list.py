@@ -27,7 +27,9 @@ def last_events(engine: Engine, queues: Iterable[str], lines: int) -> Found[Logg
 
 
 def detail_of(event: LoggedEvent) -> dict[str, Any]:
-    """Return the fields in an event's detail. A claim's scopes become one text under the name ``under``."""
+    """Return the fields in an event's detail. The scopes of a claim (what caps and rates count) become one text,
+    ``under``.
+    """
     detail = dict(event.detail)
     scopes = detail.pop("scopes", None)
     try:

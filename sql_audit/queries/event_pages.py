@@ -1,4 +1,5 @@
-"""Pages of the events of a queue or of a job, in the order of the log, and the last instant of each schedule.
+"""Pages of the events of a queue or of a job, in the order of the log, and the last time at which each schedule was
+due.
 
 Each read has a bound, however long the log is.
 """
@@ -19,10 +20,10 @@ from sql_audit.store import orphans
 from sql_audit.store.schema.tables import TICK_NAME
 
 Place = tuple[int, int, int]
-"""An event's place in its queue's log: epoch, seq, ordinal."""
+"""An event's position in its queue's log: the number of its outbox entry (epoch, seq), and its index in the entry."""
 SCHEDULES_MAX: Final = 300
-"""Maximum number of schedules of a queue whose last instants are read. The schedules that come first by name are
-read."""
+"""Maximum number of schedules of a queue for which the last time is read at which they were due: those that come first
+by name."""
 
 _OLDER: Final = text(
     f"SELECT {EVENT_COLUMNS} FROM job_event WHERE queue = :queue AND (epoch, seq, ordinal) < (:epoch, :seq, :ordinal) "
@@ -52,9 +53,9 @@ _LAST_TICKS: Final = text(
     f"SELECT name, {_LAST.format('at_ms')} AS at_ms, {_LAST.format('job_id')} AS job_id, "
     f"{_LAST.format('detail')} AS detail FROM names WHERE name IS NOT NULL"
 )
-"""Selects the last instant of each schedule. The statement steps through the index from each name to the next name."""
+"""A query for the last event ``ticked`` of each schedule. It steps through the index from each name to the next."""
 END: Final[Place] = (2**62, 2**62, 2**31)
-"""The place after every event."""
+"""A position after every event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def job_page_before(engine: Engine, job_id: str, queue: str, place: Place, limit
 
 
 def last_ticks(engine: Engine, queue: str) -> list[dict[str, Any]]:
-    """Return the last instant of each of a queue's schedules, for at most SCHEDULES_MAX schedules."""
+    """Return when each of a queue's schedules was last due, and the outcome, for at most SCHEDULES_MAX schedules."""
     with engine.connect() as connection:
         rows = connection.execute(_LAST_TICKS, {"queue": queue, "most": SCHEDULES_MAX}).all()
     return [_tick(row) for row in rows]

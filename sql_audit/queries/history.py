@@ -28,12 +28,12 @@ from sql_audit.store.storable_text import read_json
 from sql_audit.times import readable
 
 _FIRST: Final = BEGINNINGS - {Event.RESTORED}
-"""Events before which a job has no other event. ``restored`` is not among them: a restored job has earlier events."""
+"""Types of events that begin a job's history. ``restored`` does not: a restored job has earlier events."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """How far a queue's log reaches: SQL has every event up to this entry, except in recorded gaps."""
+    """How far the mirror has copied a queue's events to SQL: every event up to this entry, except in recorded gaps."""
 
     queue: str
     epoch: int | None
@@ -41,7 +41,7 @@ class Watermark:
     at_ms: int | None
     events: int
     gaps: int
-    """Number of recorded breaks in the numbering."""
+    """Number of recorded places in the log where outbox entries are missing."""
     quarantined: int
 
     def __str__(self) -> str:
@@ -54,15 +54,15 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class PrunedTo:
-    """The point up to which a queue's log was last pruned. Jobs that ended before this point may have been removed."""
+    """The entry up to which a queue's log was last pruned. Jobs that ended before it may have been removed."""
 
     queue: str
     epoch: int
     number: int
     cut_at_ms: int
-    """Unix ms of the last event before the cut."""
+    """Unix ms of the last event in the pruned part of the log."""
     at_ms: int
-    """Unix ms of the prune."""
+    """Unix ms at which the log was pruned."""
     by: str
 
     @property
@@ -86,7 +86,7 @@ class LoggedEvent:
     job_id: str | None
     claim: int | None
     worker: str | None
-    """The actor that made the call: a worker, a producer or an operator."""
+    """The actor that caused the event: a worker, a producer or an operator."""
     task: str | None
     detail: dict[str, Any]
     orphaned: bool = False
@@ -111,7 +111,7 @@ def per_window(scope: str, limit: Sequence[Any]) -> str:
 
 
 def under(scopes: Any) -> str:
-    """Return a claim's scopes and their limits in force as a text for people, such as ``task=send ≤ 10``."""
+    """Return the limits that applied to a claim as a text for people, such as ``task=send ≤ 10``."""
     words = []
     for scope, *limit in scopes or ():
         if len(limit) >= 3:
@@ -126,7 +126,7 @@ def under(scopes: Any) -> str:
 # Statements.
 
 OF_QUEUE: Final = "(CAST(:queue AS TEXT) IS NULL OR queue = :queue)"
-"""The condition of a statement about the queue ``:queue``, or about all queues if ``:queue`` is null."""
+"""An SQL condition for statements about one queue, ``:queue``, or about all queues if ``:queue`` is null."""
 
 _WATERMARKS = text(
     "SELECT queue, epoch, seq, at_ms, events, gaps, quarantined FROM mirror_cursor "
@@ -148,7 +148,7 @@ _HISTORY = text(
 )
 
 BEFORE_ALL: Final = (-1, -1, -1)
-"""The place before every event."""
+"""A position before every event."""
 
 _TAIL = text(
     f"SELECT {EVENT_COLUMNS} FROM job_event WHERE queue = :queue "
@@ -189,12 +189,12 @@ def marks_of(connection: Connection, queue: str | None) -> list[Watermark]:
 
 
 def pruned_to(connection: Connection, queue: str | None = None) -> list[PrunedTo]:
-    """Return the last prune's cut for each queue that was pruned, or only for ``queue``."""
+    """Return, for each pruned queue, or only for ``queue``, the entry up to which its log was last pruned."""
     return [PrunedTo(*row) for row in connection.execute(_PRUNED_TO, {"queue": queue})]
 
 
 def pruned_after(connection: Connection, queue: str, at_ms: int) -> PrunedTo | None:
-    """Return the queue's last cut if the last prune may have removed jobs that ended at or after ``at_ms`` (Unix ms).
+    """Return the last prune of a queue's log if it may have removed jobs that ended at or after ``at_ms`` (Unix ms).
 
     Otherwise return None.
     """
@@ -202,7 +202,7 @@ def pruned_after(connection: Connection, queue: str, at_ms: int) -> PrunedTo | N
 
 
 def cut_short(engine: Engine, events: Sequence[LoggedEvent]) -> list[PrunedTo]:
-    """Return the last cut of each queue in which a prune may have removed the job's earlier events.
+    """Return the last prune of each queue in which a prune may have removed the job's earlier events.
 
     ``events`` are the events of one job. If the first of them in a queue does not begin a job, earlier events are
     missing.
@@ -216,7 +216,7 @@ def cut_short(engine: Engine, events: Sequence[LoggedEvent]) -> list[PrunedTo]:
 
 
 def unknown(connection: Connection, job_id: str, queue: str | None) -> HistoryUnknown:
-    """Return the error that a job has no event in the log: the job never existed, or it was pruned."""
+    """Return the error HistoryUnknown: the log has no event of the job, because the job never existed or was pruned."""
     where = "" if queue is None else f" in queue {queue!r}"
     cuts = "; ".join(cut.says for cut in pruned_to(connection, queue))
     return HistoryUnknown(job_id=job_id, where=where, pruned=f". But {cuts}" if cuts else "")

@@ -71,7 +71,7 @@ _SCHEDULED: Final = text(
     " job_attempt a WHERE a.job_id = now.job_id AND a.queue = now.queue"
     " AND (a.ended_at_ms > :at OR a.ended_at_ms IS NULL))"
 )
-"""Selects the number of jobs that were scheduled at the moment and still are."""
+"""A query for the number of jobs that were scheduled at the moment and still are."""
 _PLACES: Final = text(
     "SELECT job_id, lane, priority FROM job WHERE queue = :queue AND job_id IN :ids"
 ).bindparams(bindparam("ids", expanding=True))
@@ -86,7 +86,7 @@ _LAST: Final = text("SELECT at_ms FROM mirror_cursor WHERE queue = :queue")
 
 @dataclass(frozen=True, slots=True)
 class RunningClaim:
-    """A claim that was in force at the moment."""
+    """A claim that was in force at the moment that the caller asks about."""
 
     job_id: str
     task: str | None
@@ -106,7 +106,7 @@ class Waiting:
     task: str | None
     ready_at_ms: int
     lane: str | None
-    """The lane in which the job waited, or a lane into which it was put later."""
+    """The lane (priority and scopes) in which the job waited, or a lane into which it was put later."""
     priority: str | None
 
 
@@ -119,21 +119,22 @@ class Moment:
     waiting: list[Waiting]
     """The LISTED_MAX jobs that had waited longest."""
     waiting_count: int = 0
-    """The number of jobs that waited; a minimum if ``more_waited``."""
+    """The number of jobs that waited. If ``more_waited`` is true, at least this number waited."""
     more_waited: bool = False
     scheduled_count: int = 0
-    """The number of jobs that were scheduled at the moment and still are; COUNTED_MAX means that number or more."""
+    """The number of jobs that were scheduled at the moment and still are. COUNTED_MAX means at least that number."""
     more_ran: bool = False
     """True if more claims were in force than ``running`` has."""
     pruned: PrunedTo | None = None
-    """The prune that may have removed other jobs that ran or waited at the moment, or None."""
+    """The last prune of the log, if it may have removed jobs that ran or waited at the moment; otherwise None."""
     caveats: tuple[str, ...] = ()
     """Sentences with other reasons why the answer may be incomplete."""
 
     @property
     def scopes(self) -> dict[str, tuple[int | None, list[str]]]:
-        """The holders by scope: the cap in force at the last claim (None: no cap), and the ids of the jobs that held
-        the scope.
+        """From each scope that a claim held (what a cap counts, such as ``tenant=acme``) to its cap and its holders.
+
+        The cap is the one in force at the last claim (None: no cap). The holders are the ids of the jobs.
         """
         found: dict[str, tuple[int | None, list[str]]] = {}
         for claim in self.running:
@@ -177,7 +178,7 @@ def at(engine: Engine, queue: str, at_ms: int) -> Moment:
 
 
 def _placed(connection: Connection, queue: str, waited: Sequence[Row[Any]]) -> list[Waiting]:
-    """Return the jobs that waited longest, at most LISTED_MAX, with their lanes and priorities."""
+    """Return the jobs that had waited longest, at most LISTED_MAX, with their lanes and priorities."""
     first = sorted(waited, key=lambda row: (row.ready_at_ms, row.job_id))[:LISTED_MAX]
     of = {"queue": queue, "ids": [row.job_id for row in first]}
     places = {row.job_id: row for row in connection.execute(_PLACES, of)} if first else {}

@@ -1,4 +1,4 @@
-"""Computes how long a scope was full, or how long a rate was exhausted, from the claims that counted. No I/O."""
+"""Computes how long a cap was full or a rate exhausted, from the claims that it counted. No I/O."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rq_core.model.limits.scopes import is_rate
 from sql_audit.store.storable_text import read_json
 
 COUNTED_MAX: Final = 5_000
-"""Maximum number of claims or jobs of one kind that a query reads. If there are more, the answer says "at least"."""
+"""Maximum number of claims or jobs that one query reads. If there are more, the answer is a minimum ("at least")."""
 
 
 def read_scopes(kept: str | None) -> list[list[Any]]:
-    """Return a claim's scopes and their limits from the JSON in ``job_attempt``. Scopes that are not valid are left
-    out.
+    """Parse the JSON in ``job_attempt`` that has a claim's scopes (what caps and rates count) and their limits. Scopes
+    that are not valid are left out.
     """
     found = read_json(kept, list)
     return [each for each in found if isinstance(each, list) and len(each) in (2, 4, 5)]
@@ -66,7 +66,8 @@ def ms_spent(
 
 
 def ms_full(held: Sequence[tuple[int, int | None]], cap: int, since_ms: int, until_ms: int) -> int:
-    """Return for how many ms between ``since_ms`` and ``until_ms`` at least ``cap`` claims held a scope.
+    """Return for how many ms between ``since_ms`` and ``until_ms`` a cap was full: at least ``cap`` claims held its
+    scope.
 
     ``held`` are pairs of (begin, end) of claims in Unix ms. An end of None means that the claim is still in force.
     """

@@ -1,4 +1,4 @@
-"""Finds the pauses of a job: times in which no worker could claim the job, and a limit was not the reason.
+"""Finds the times in which no worker could claim a job, for another reason than a cap or a rate: the job's pauses.
 
 In a pause, the job was scheduled or parked, or a lost worker still held the job's claim.
 """
@@ -19,7 +19,7 @@ from sql_audit.times import readable
 
 @dataclass(frozen=True, slots=True)
 class JobPause:
-    """A time in which no worker could claim the job."""
+    """A time in which no worker could claim the job: it was scheduled or parked, or a lost worker still held it."""
 
     since_ms: int
     until_ms: int | None
@@ -42,8 +42,8 @@ _GIVEN_BACK: Final = {
 
 
 def pauses_of(events: Sequence[LoggedEvent], last_ms: int) -> Iterator[JobPause]:
-    """Yield the pauses of a job. ``events`` are the job's events, in order; ``last_ms`` is the time of the queue's last
-    event (Unix ms).
+    """Yield the times in which no worker could claim a job, although no cap and no rate was the reason. ``events`` are
+    the job's events, in order; ``last_ms`` is the time of the queue's last event (Unix ms).
 
     The pause of a scheduled job ends when the job is due, or at its next event, if that comes first.
     """
@@ -83,20 +83,22 @@ _ASIDE: Final = (
     Event.SETTLEMENT_REFUSED, Event.FREED, Event.STEP_BEGUN, Event.STEP_SAVED, Event.SIGNALLED,
     Event.SIGNAL_LOST,
 )  # fmt: skip
-"""The types of events that change neither the state of a job nor its claim."""
+"""Types of events that change neither the job's state nor its claim."""
 
 
 @dataclass
 class _Waits:
-    """The waits of a durable job, each with a phrase that says for what the job waits. Also the last signal of each
-    name."""
+    """The waits of a durable job, each with a phrase that says what the job waits for. ``signals`` has the last signal
+    of each name.
+    """
 
     entries: dict[int, str] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
-    """The names of the signals for which entries wait."""
+    """The name of the signal for which each wait waits, by the wait's number among the job's steps."""
     signals: dict[str, LoggedEvent] = field(default_factory=dict)
     maps: dict[int, str] = field(default_factory=dict)
-    """The names of the maps whose children the job has enqueued, by the number of the map's entry."""
+    """The names of the ``map`` calls with which the job has enqueued children, by their numbers among the job's
+    steps."""
 
     def note(self, event: LoggedEvent) -> None:
         """Note a signal, or a step in which a wait begins. Other events are ignored."""
@@ -116,7 +118,9 @@ class _Waits:
                 self.entries[detail["entry"]] = f"the end of its sleep {name}{until}"
 
     def _child_of(self, name: str) -> str:
-        """Return the words for the child whose end a wait or a signal of this name means; empty for another name."""
+        """Return a phrase that names a child, if a wait or a signal of this name is for the child's end; otherwise an
+        empty text.
+        """
         place = read_child_wait(name)
         if place is None:
             return ""

@@ -41,10 +41,10 @@ ROWS_MAX: Final = 50
 """Maximum number of rows of each kind in an answer: the most frequent errors; the last losses, gaps and quarantined
 entries."""
 HOURS_MAX: Final = 2_000
-"""Maximum number of rows of deaths in an answer: the rows of the last hours. There is one row for each task, error and
-hour."""
+"""Maximum number of rows in an answer about deaths. There is one row for each task, error and hour; the latest hours
+are kept."""
 _STEPS: Final = 10_000
-"""Number of SQLite's steps between two checks of the time that a statement takes."""
+"""Number of instructions of SQLite's virtual machine after which the time of a statement is checked."""
 
 _MINUTES: Final = text(
     "SELECT queue, minute_ms, outcome, SUM(claims) AS claims, SUM(waited_ms) AS waited_ms, "
@@ -84,8 +84,8 @@ _PROOFS: Final = text(
     "EXISTS (SELECT 1 FROM mirror_prune c WHERE c.queue = p.queue AND c.cut_batch >= p.batch) AS of_this_log "
     "FROM mirror_proof p WHERE id IN (SELECT MAX(id) FROM mirror_proof GROUP BY queue) ORDER BY queue"
 )
-"""Selects the last row of ``mirror_proof`` of each queue. ``of_this_log`` is true if the chain has the head that was
-proven, or if a prune removed the batch of this head. Nothing else protects these rows: see
+"""A query for the last result of ``audit verify`` of each queue, from ``mirror_proof``. ``of_this_log`` is true if the
+queue's chain has the proven hash, or if a prune removed its batch. Nothing else protects these rows: see
 :mod:`sql_audit.proof.record`."""
 
 
@@ -96,13 +96,17 @@ class LogQuestions:
     """Queries one audit database for a web page. Threads may share it."""
 
     def __init__(self, url: str) -> None:
-        """Raises AuditUrlInvalid, or AuditUnavailable if the driver is not installed."""
+        """Prepare the queries, without connecting. Raises AuditUrlInvalid, or AuditUnavailable if the driver is not
+        installed.
+        """
         self._database = Database(url)
         self._checked = False
         bound(self._database.readers, STATEMENT_MS)
 
     def history(self, job_id: str, queue: str, before: Place | None = None) -> dict[str, Any]:
-        """Return at most EVENTS_MAX events of a job, oldest first: the last ones, or the last ones before a place."""
+        """Return the last EVENTS_MAX events of a job, oldest first. With ``before``, return the last ones before this
+        position in the log.
+        """
 
         def ask(engine: Engine) -> dict[str, Any]:
             page = event_pages.job_page_before(engine, job_id, queue, before or END, EVENTS_MAX)
@@ -143,7 +147,7 @@ class LogQuestions:
         return self._ask(ask)
 
     def schedule(self, queue: str, name: str, count: int) -> dict[str, Any]:
-        """Return the last ``count`` instants of a schedule, the schedule's changes in this time, and the schedule's
+        """Return the last ``count`` times at which a schedule was due, the schedule's changes in this time, and its
         state.
         """
         return self._ask(
@@ -161,8 +165,8 @@ class LogQuestions:
     def events(
         self, queue: str, lines: int, *, before: Place | None = None, after: Place | None = None
     ) -> dict[str, Any]:
-        """Return up to ``lines`` events of a queue: the first after a place, the last before a place, or the last of
-        all.
+        """Return up to ``lines`` events of a queue: the first after the position ``after``, the last before the
+        position ``before``, or the last of all.
         """
         if after is not None:
             place = after
@@ -182,8 +186,10 @@ class LogQuestions:
         limit: int,
         **conditions: Any,
     ) -> dict[str, Any]:
-        """Return a page of the claims that ended, newest first. ``conditions`` are fields of
+        """Return a page of the claims that ended with one of ``outcomes``, newest first. ``conditions`` are fields of
         :class:`ended_claims.Wanted`.
+
+        ``after`` is the position after which the page begins; None: the newest claim.
         """
         wanted = ended_claims.Wanted(tuple(outcomes), queue, **conditions)
         place = None if after is None else ended_claims.Place(*after)
@@ -194,8 +200,9 @@ class LogQuestions:
         )
 
     def pauses(self, queue: str, scopes: Sequence[str] | None) -> dict[str, dict[str, Any]]:
-        """Return the last pause of each of these scopes, by scope. Without scopes, return the last pauses of the
-        queue's scopes."""
+        """Return the last pause of each of these scopes, by scope (such as ``tenant=acme``). If ``scopes`` is missing,
+        return the last pauses of any scopes of the queue.
+        """
         now_ms = round(time.time() * 1000)
 
         def ask(engine: Engine) -> dict[str, dict[str, Any]]:
@@ -213,7 +220,7 @@ class LogQuestions:
         return self._ask(lambda engine: _rows(engine, _WITH_ID, {"job_id": job_id}))
 
     def last_ticks(self, queue: str) -> list[dict[str, Any]]:
-        """Return the last instant of each schedule of a queue."""
+        """Return when each schedule of a queue was last due, and the outcome."""
         return self._ask(lambda engine: event_pages.last_ticks(engine, queue))
 
     def minutes(self, since_ms: int, until_ms: int, queue: str | None) -> list[dict[str, Any]]:

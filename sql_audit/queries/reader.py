@@ -33,8 +33,8 @@ from sql_audit.store.schema.tables import OUTCOMES, one_of
 
 HOUR_MS: Final = 60 * MINUTE_MS
 SETTLED_MS: Final = 10 * MINUTE_MS
-"""The counts of a minute that is this many ms older than the last mirrored event grow no more, unless Redis' clock is
-set back by a longer time."""
+"""Age in ms from which on the counts of a minute no longer grow, unless Redis' clock is set back by a longer time. The
+age is measured from the last mirrored event."""
 SUM_AGAIN_S: Final = 6 * 3_600.0
 """Seconds after which all minutes are summed again, in case Redis' clock was set back by more than SETTLED_MS."""
 
@@ -65,11 +65,11 @@ _FORGOTTEN: Final = text(
     "WHERE queue = :queue AND (epoch, seq) > (:after_epoch, :after_seq) AND (epoch, seq) < (:before_epoch, 0) "
     f"AND claim IS NOT NULL AND {one_of('type', sorted(map(str, CLAIM_ENDS)))} GROUP BY 1, 2"
 )
-"""Counts the claims that ended in one range of orphaned events. The statement is executed for each range: if it were
-joined with the view of all ranges, PostgreSQL would read all events."""
+"""A query that counts the claims which ended in one range of events that Redis has forgotten. It is executed for each
+range: in a join with the view of all ranges, PostgreSQL would read all events."""
 
 PAUSES_MS: Final = 10 * MINUTE_MS
-"""Milliseconds for which the reader counts a pause of a scope after the pause began."""
+"""Milliseconds after its beginning for which a pause of a scope is still reported."""
 SCOPES_MAX: Final = 10
 """Maximum number of scopes of a queue whose last pause is read."""
 _PAUSES: Final = text(
@@ -87,13 +87,14 @@ Sums = tuple[int, int, int]
 
 @dataclass(slots=True)
 class _Counted:
-    """The sums of one queue's ended claims: of minutes that are complete, and of minutes that may still grow."""
+    """The sums of one queue's ended claims: ``settled`` for minutes that grow no more, ``tail`` for minutes that may
+    still grow.
+    """
 
     until: int
-    """Unix ms of a minute: earlier minutes are in ``settled`` and grow no more; this minute and later minutes are in
-    ``tail``."""
+    """Unix ms at which ``tail`` begins: earlier minutes are in ``settled`` and grow no more."""
     batch: int = -1
-    """The queue's last batch when ``tail`` was read."""
+    """The number of the queue's last mirrored batch when ``tail`` was read."""
     settled: dict[Key, Sums] = field(default_factory=dict)
     tail: dict[Key, Sums] = field(default_factory=dict)
 
@@ -102,21 +103,24 @@ class MetricsReader:
     """Reads the numbers for metrics from one audit database. Several threads may use it."""
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Raise AuditUrlInvalid, or AuditUnavailable if the driver is not installed. Nothing is read yet."""
+        """Prepare the reader; nothing is read yet. Raise AuditUrlInvalid, or AuditUnavailable if the driver is not
+        installed.
+        """
         self._database = Database(url)
         self._clock = clock
         self._lock = threading.Lock()
         self._checked = False
         self._history: object = None
-        """The last epoch and the last losses when all minutes were last summed."""
+        """The last epoch and the last losses of Redis when all minutes were last summed. If they change, all are summed
+        again."""
         self._sum_at = 0.0
         self._counted: dict[str, _Counted] = {}
         """The sums of each queue's ended claims, by queue."""
         self._forgotten: dict[Key, Sums] = {}
         self._shown: dict[Key, Sums] = {}
         self._lifted: dict[Key, Sums] = {}
-        """Amounts that are added to the sums so that no sum decreases: the claims that losses and prunes have removed
-        since this reader was made."""
+        """Amounts that are added to the sums, because a metrics counter must not decrease: the claims that losses and
+        prunes have removed since this reader was made."""
 
     def mirrored(self, client: Client) -> list[str]:
         """Return the queues with this client's key prefix whose logs are still being mirrored, according to SQL.
@@ -232,7 +236,9 @@ class MetricsReader:
                 self._forgotten = _added(self._forgotten, claims)
 
     def _read_tails(self, connection: Connection, grown: Sequence[Row[Any]]) -> None:
-        """Read the minutes that may have grown. Add the minutes that can no longer grow to ``settled``."""
+        """Read the minutes that may have grown, of the queues ``grown``. Add minutes that can no longer grow to
+        ``settled``.
+        """
         by_hour = defaultdict[int, list[str]](list)
         for row in grown:
             counted = self._counted[row.queue]
@@ -293,7 +299,7 @@ def _add_to(total: dict[Key, Sums], key: Key, sums: Sums) -> None:
 
 
 def _added(sums: Mapping[Key, Sums], *more: Iterable[tuple[Key, Sums]]) -> dict[Key, Sums]:
-    """Return ``sums`` plus the amounts in ``more``."""
+    """Return ``sums`` with the amounts in ``more`` added, by key."""
     total = dict(sums)
     for each in more:
         for key, some in each:
@@ -302,7 +308,8 @@ def _added(sums: Mapping[Key, Sums], *more: Iterable[tuple[Key, Sums]]) -> dict[
 
 
 def open_metrics_reader(url: str) -> MetricsReader:
-    """Return a reader of the database at ``url``. rq_core finds this function by an entry point. Nothing is read yet.
+    """Return a MetricsReader for the audit database at ``url``. rq_core finds this function by an entry point. Nothing
+    is read yet.
 
     Raise AuditUrlInvalid, or AuditUnavailable if the driver is not installed.
     """

@@ -21,13 +21,13 @@ from sql_audit.queries.history import OF_QUEUE, Watermark, marks_of
 SLOWEST: Final = 5
 """Number of the slowest jobs that a report names by default."""
 RATED_MS_MIN: Final = 1_000
-"""A report computes a throughput only for a time of at least this many milliseconds: one job that ends within a
-millisecond does not mean 1,000 jobs per second."""
+"""Minimum length in ms of the time for which a report computes a throughput: one job that ends within a millisecond
+does not mean 1,000 jobs per second."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """The numbers of one task in one queue. Times are in ms; None: nothing was measured."""
+    """The numbers of one task in one queue. Times are in ms; None means that no claim has such a time."""
 
     queue: str
     task: str | None
@@ -40,11 +40,11 @@ class TaskReport:
     rolled_back: int
     """Number of claims that were given back without counting as an attempt."""
     dead: int
-    """Number of dead jobs, those that an operator has pruned included."""
+    """Number of jobs that died. It includes dead jobs that an operator has removed."""
     cancelled: int
     discarded: int
-    """Number of jobs that were never accepted, because a scope was full. ``jobs`` counts them only in a report of a
-    given time."""
+    """Number of jobs that were not accepted, because a cap was full. ``jobs`` includes them only in a report of a given
+    time."""
     waited_p50_ms: int | None
     waited_p95_ms: int | None
     ran_p50_ms: int | None
@@ -57,7 +57,7 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True)
 class SlowJob:
-    """A successful claim that ran especially long."""
+    """One of the successful claims that ran longest."""
 
     queue: str
     task: str | None
@@ -126,7 +126,8 @@ _CLAIMS = text(
 
 
 def values_of(column: str, claims: str) -> Any:
-    """Return a statement that counts the claims with each value of a column, per queue and task, smallest value first.
+    """Return a statement that counts how many claims have each value of a column, per queue and task, smallest value
+    first.
 
     ``claims`` is the text after FROM: a table or a query, with a condition. There are far fewer values than claims.
     """
@@ -137,8 +138,8 @@ def values_of(column: str, claims: str) -> Any:
 
 
 def percentiles(rows: Iterable[Iterable[Any]]) -> _ByTask:
-    """Return the 50th and the 95th percentile (nearest rank), by queue and task. ``rows`` come from
-    :func:`values_of`.
+    """Return the 50th and the 95th percentile (nearest rank) of a value, by queue and task. ``rows`` are the result of
+    a statement of :func:`values_of`.
     """
     found: dict[tuple[str, str | None], list[tuple[int, int]]] = {}
     for queue, task, ms, claims in rows:

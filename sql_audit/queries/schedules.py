@@ -1,10 +1,11 @@
-"""The history of one schedule: each change, and each instant with the reason if it was late, missed or skipped.
+"""The history of one schedule: each change, and each time at which it was due, with the reason if it was late, missed
+or skipped.
 
     found = schedule_history(engine, "reports", "nightly", 20)
     found.ticks[-1].says
 
-A worker that found nothing to do leaves no event in the log. If a cause was concluded from missing events, the
-sentence about the cause says so.
+A worker that found nothing to do leaves no event in the log. If a cause was concluded from missing events, the sentence
+about the cause says so.
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -30,14 +31,13 @@ from sql_audit.store.storable_text import read_json
 from sql_audit.times import readable
 
 LATE_MS: Final = 2_000
-"""Milliseconds from which on an instant counts as late. A worker with free places looks for a schedule when the
-schedule is due.
-"""
+"""Delay in ms from which on a schedule's job counts as late. A worker with free places looks for due schedules at
+once."""
 FULL_MS: Final = 7_000
-"""Maximum milliseconds between two events of workers without free places. Such workers look for due schedules every
-five seconds."""
+"""Maximum milliseconds between two events of workers without free places. They look for due schedules every five
+seconds."""
 LOOKED_AT: Final = 1_000
-"""Maximum number of events before a late instant that are read to find out why the instant was late."""
+"""Maximum number of earlier events that are read to find out why a schedule was served late."""
 
 _COLUMNS: Final = "epoch, seq, at_ms, type, job_id, worker, detail"
 _TICKS: Final = text(
@@ -68,7 +68,7 @@ _OF_WORKERS: Final = frozenset(
         Event.CLAIMED, Event.SUCCEEDED, Event.RETRIED, Event.DIED, Event.ROLLED_BACK, Event.LEASE_EXPIRED, Event.TICKED,
     }
 )  # fmt: skip
-"""Events that only workers log. Such an event shows that a worker served the queue at that time."""
+"""Types of events that only workers log. They show that a worker served the queue at that time."""
 _HELD: Final = {
     Event.CLAIMED: "had run since {at}, on {worker}",
     Event.CANCEL_REQUESTED: "still ran, and had been asked to stop at {at}",
@@ -79,25 +79,26 @@ _BY_ASKING: Final = ("run", "not_run")
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTick:
-    """One instant of a schedule, and its outcome."""
+    """One time at which a schedule was due (an instant), or one run that an operator asked for, and its outcome."""
 
     number: str
-    """The number of the instant's entry in the outbox."""
+    """The number of the outbox entry with this event, ``EPOCH-SEQ``."""
     at_ms: int
-    """Time at which a worker reported the instant (Unix ms, Redis' clock)."""
+    """Time at which a worker served the schedule (Unix ms, Redis' clock)."""
     nominal_ms: int
     due_ms: int
     next_ms: int | None
-    """The schedule's next instant after this instant; None: the schedule was no longer on."""
+    """The time at which the schedule was due next (Unix ms); None: the schedule was no longer on."""
     late_ms: int
     outcome: str
     missed: int
-    """Number of instants that were passed over. If this instant was missed, the number includes it."""
+    """Number of times at which the schedule was due and no worker served it. If this time was missed, it is counted,
+    too."""
     version: int
     job_id: str
     held_by: str | None
     by: str | None
-    """The worker that reported the instant, or the operator who asked for a run."""
+    """The worker that served the schedule, or the operator who asked for a run."""
     orphaned: bool
     """True if Redis forgot this event."""
     says: str
@@ -126,7 +127,9 @@ class ScheduleEdit:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleHistory:
-    """The last instants of a schedule, oldest first, the changes in this time, and the schedule's state in the log."""
+    """The last times at which a schedule was due, oldest first, its changes since the first of them, and its state in
+    the log.
+    """
 
     queue: str
     name: str
@@ -138,14 +141,15 @@ class ScheduleHistory:
 
     @property
     def is_known(self) -> bool:
-        """Return whether the log has any instant or change of the schedule."""
+        """Return whether the log has any event of the schedule."""
         return bool(self.ticks or self.changes)
 
 
 def schedule_history(engine: Engine, queue: str, name: str, count: int) -> ScheduleHistory:
-    """Return the last ``count`` instants of a schedule and its changes since the first of them.
+    """Return the last ``count`` times at which a schedule was due, and its changes since the first of them.
 
-    The change before the first instant is included. If there are fewer instants, all changes are returned.
+    The change before the first of these times is included. If there are fewer than ``count`` times, all changes are
+    returned.
     """
     with engine.connect() as connection:
         lost = orphans.ranges(connection, queue)
@@ -170,7 +174,7 @@ def schedule_history(engine: Engine, queue: str, name: str, count: int) -> Sched
 
 
 class _Logged:
-    """A logged event ``ticked``: one instant of a schedule."""
+    """A ``ticked`` event of the log: a schedule was due, or an operator asked for a run."""
 
     def __init__(self, row: Row[Any]) -> None:
         self.place = OutboxId(row.epoch, row.seq)
@@ -181,7 +185,7 @@ class _Logged:
 
     @property
     def is_readable(self) -> bool:
-        """Return whether the event has all fields of an instant. (`audit verify` reports events that lack a field.)"""
+        """Return whether the event has all fields that it needs. (`audit verify` reports events that lack a field.)"""
         numbers = [self.said.get(name) for name in ("nominal_ms", "due_ms", "missed", "version")]
         texts = [self.said.get("outcome"), self.said.get("held_by", "")]
         return all(isinstance(n, int) for n in numbers) and all(isinstance(t, str) for t in texts)
@@ -259,7 +263,7 @@ def _tick(
 def _outcome(
     connection: Connection, queue: str, logged: _Logged, changes: Sequence[ScheduleEdit]
 ) -> str:
-    """Return the outcome of an instant, as a phrase for people."""
+    """Return what happened when a schedule was due, as a phrase for people."""
     said, late_ms = logged.said, logged.late_ms
     reason = f" ({said['why']})" if said.get("why") else ""
     match said["outcome"]:
@@ -287,7 +291,7 @@ def _outcome(
 
 
 def _holder(connection: Connection, queue: str, logged: _Logged) -> str:
-    """Return why an instant got no job: another job and its state at that time, or a full scope."""
+    """Return why a schedule enqueued no job when it was due: another job and its state at that time, or a full cap."""
     holder = logged.said.get("held_by")
     if holder is None:
         return "there was one of that id"
@@ -309,7 +313,7 @@ def _grace_ms(version: int, edits: Sequence[ScheduleEdit]) -> int | None:
 
 
 def _cause(connection: Connection, queue: str, logged: _Logged) -> str:
-    """Return why an instant was late, as a sentence. The cause comes from the events since the instant was due."""
+    """Return why a schedule was served late, as a sentence. The cause comes from the events since it was due."""
     before = connection.execute(_BEFORE, {"queue": queue, **logged.place._asdict()}).all()
     # The call that served it has logged the jobs of its instants just before.
     events = [event for event in before if event.at_ms != logged.at_ms]
@@ -334,8 +338,8 @@ def _cause(connection: Connection, queue: str, logged: _Logged) -> str:
 
 
 def _silence(connection: Connection, queue: str, logged: _Logged) -> str:
-    """Return why the instants before a punctual instant were passed over; an empty text if a worker was active just
-    before.
+    """Return why earlier times of a schedule were missed, although the time of ``logged`` was served punctually. Return
+    an empty text if a worker was active just before.
     """
     before = connection.execute(_BEFORE, {"queue": queue, **logged.place._asdict()}).all()
     last = next((e for e in before if e.type in _OF_WORKERS and e.at_ms != logged.at_ms), None)
@@ -345,7 +349,7 @@ def _silence(connection: Connection, queue: str, logged: _Logged) -> str:
 
 
 def _silent(last: Row[Any] | None, at_ms: int) -> str:
-    """Return a sentence about a time before ``at_ms`` in which no worker logged an event.
+    """Return a sentence that explains why no worker logged an event for some time before ``at_ms`` (Unix ms).
 
     ``last`` is the last event of a worker before that time; None: no such event.
     """
@@ -358,7 +362,9 @@ def _silent(last: Row[Any] | None, at_ms: int) -> str:
 
 
 def _busy(meanwhile: Sequence[Row[Any]]) -> str:
-    """Return why active workers did not serve a schedule, as a sentence."""
+    """Return why workers did not serve a schedule although they were active, as a sentence. ``meanwhile`` are their
+    events.
+    """
     if any(event.type == Event.ENQUEUED for event in meanwhile):
         return (
             "workers served others: this one was in the hands of a worker that was lost, or they could not compute it"
@@ -371,7 +377,7 @@ def _busy(meanwhile: Sequence[Row[Any]]) -> str:
 
 
 def _began(connection: Connection, queue: str, logged: _Logged) -> str:
-    """Return when the job of an instant was claimed, as a sentence; an empty text if it was claimed at once."""
+    """Return when the job of a schedule was claimed, as a sentence; an empty text if it was claimed at once."""
     first = connection.execute(_FIRST_CLAIM, {"queue": queue, "job": logged.job_id}).one_or_none()
     if first is None or first.claimed_at_ms is None:
         return "the log has no claim of its job"
@@ -383,7 +389,9 @@ def _began(connection: Connection, queue: str, logged: _Logged) -> str:
 
 
 def _standing(ticks: Sequence[ScheduleTick], changes: Sequence[ScheduleEdit], last_ms: int) -> str:
-    """Return a sentence about the schedule's state at the end of the log."""
+    """Return a sentence about the schedule's state at the end of the log, such as paused, removed or when it is due
+    next.
+    """
     logged: list[ScheduleTick | ScheduleEdit] = [*ticks, *changes]
     alive = [each for each in logged if not each.orphaned and not _is_run(each)]
     if not alive:

@@ -1,5 +1,5 @@
-"""Reads the pauses of scopes: who or what paused a scope, until when, and which failures made a breaker pause the
-scope.
+"""Reads the pauses of scopes from the log: who or what paused a scope (such as the jobs of one tenant), until when, and
+which failures made a breaker pause it.
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -21,8 +21,8 @@ PAUSES_MAX: Final = 20
 RECENT_MAX: Final = 100
 """Maximum number of pauses that are read if no scopes are named."""
 BEFORE_MS: Final = 30 * PAUSE_MAX_MS
-"""A query looks for pauses that began at most this number of milliseconds before the time in question. An operator's
-pause may have begun earlier; failures and handlers pause for a day or less."""
+"""Milliseconds before the time in question for which a query looks back: older pauses are not found. Failures and
+handlers pause a scope for a day or less; an operator's pause may be longer."""
 
 _COLUMNS: Final = (
     "queue, scope, at_ms, until_ms, resumed_at_ms, cause, who, reason, job_id, epoch, seq, ordinal"
@@ -48,7 +48,7 @@ _FAILURES: Final = text(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failure that counted when a breaker paused its scope. The message of the error is left out."""
+    """A job's failure that counted when a breaker paused its scope. The message of the error is left out."""
 
     job_id: str
     task: str | None
@@ -59,7 +59,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class ScopePause:
-    """One pause of a scope. Times are Unix ms, by Redis' clock."""
+    """One pause of a scope (such as the jobs of one tenant). Times are Unix ms, by Redis' clock."""
 
     scope: str
     at_ms: int
@@ -70,17 +70,17 @@ class ScopePause:
     cause: str | None
     """``failures``, ``handler`` or ``operator``; None: Redis has forgotten the claim that paused the scope."""
     who: str | None
-    """The operator, or the worker."""
+    """The operator or the worker that paused the scope."""
     reason: str | None
-    """The operator's reason."""
+    """The reason that the operator gave for the pause."""
     job_id: str | None
     """The job whose failure or handler paused the scope; None: an operator did."""
     failures: list[Failure] = field(default_factory=list)
-    """The failures that counted, the last first, at most FAILURES_MAX. If the failure of a probe paused the scope, only
-    this failure."""
+    """The failures that made the breaker pause the scope, the last first, at most FAILURES_MAX. If a probe failed, only
+    the probe's failure."""
 
     def ends_ms(self, at_most: int) -> int:
-        """Return when the pause ended, or ``at_most`` (Unix ms) if that is earlier."""
+        """Return when the pause ended (Unix ms), but not later than ``at_most``."""
         return min(
             each for each in (self.until_ms, self.resumed_at_ms, at_most) if each is not None
         )
@@ -152,9 +152,9 @@ def last_pauses(
 def recent_pauses(
     connection: Connection, queue: str, now_ms: int, most: int = PAUSES_MAX
 ) -> dict[str, ScopePause]:
-    """Return the last pause of each of the scopes that paused last, by scope: at most ``most`` scopes.
+    """Return, by scope, the last pause of the scopes that were paused most recently: at most ``most`` scopes.
 
-    Only the last RECENT_MAX pauses are read, and none that began more than BEFORE_MS before ``now_ms`` (Unix ms).
+    Only the last RECENT_MAX pauses are read, and only pauses that began at most BEFORE_MS before ``now_ms`` (Unix ms).
     """
     found: dict[str, ScopePause] = {}
     asked = {"queue": queue, "earliest": now_ms - BEFORE_MS}

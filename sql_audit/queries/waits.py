@@ -1,8 +1,8 @@
-"""Reads the waits of a job: how long each wait was, for which scopes the job waited, and which claims held these
-scopes.
+"""Reads the waits of a job: how long each wait was, for which scopes the job waited (what caps and rates count, such as
+``tenant=acme``), and which claims held these scopes.
 
-``job_attempt`` and ``job`` have the begin, the end and the scopes of each claim. The job's events are read only for its
-pauses, and for waits that did not end in a claim.
+``job_attempt`` and ``job`` have the begin, the end and the scopes of each claim. The job's events are read only for the
+times in which it could not be claimed, and for waits that did not end in a claim.
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -77,17 +77,19 @@ _LAST: Final = text("SELECT at_ms FROM mirror_cursor WHERE queue = :queue")
 
 @dataclass(frozen=True, slots=True)
 class InFront:
-    """A scope for which a job waited, and the other jobs' claims that held the scope during the wait."""
+    """A scope for which a job waited, such as ``tenant=acme``, and the claims of other jobs that held it during the
+    wait.
+    """
 
     scope: str
     limit: str
     full_ms: int
-    """Milliseconds of the wait for which the scope was full or paused, or the rate was exhausted."""
+    """Milliseconds of the wait in which the scope's cap was full, its rate was exhausted, or it was paused."""
     holders: int
-    """Number of other jobs' claims under this scope that were in force during the wait. For a rate, the number of
-    claims that began during the wait."""
+    """Number of other jobs' claims that the scope's cap counted during the wait. For a rate, the number of claims that
+    began during the wait."""
     named: list[str] = field(default_factory=list)
-    """Ids of the jobs whose claims are counted in ``holders``: the last NAMED_MAX claims."""
+    """Ids of the other jobs, for the last NAMED_MAX of the claims that ``holders`` counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +105,16 @@ class JobWait:
     """Number of claims of other jobs that began during the wait."""
     in_front: list[InFront]
     held_back_by: str | None
-    """The scope that was full, or the rate that was exhausted, for the longest time of the wait; None if no scope was
-    full and no rate was exhausted."""
+    """The scope, such as ``tenant=acme``, whose full cap or exhausted rate delayed the job for the longest time. None
+    if no cap was full and no rate was exhausted."""
     judged_from_ms: int | None = None
-    """Unix ms from which on all claims of other jobs were read, if there were too many claims to read those of the
-    whole wait. The counts are then minimums, and ``full_ms`` is counted from this time."""
+    """Set only if there were too many other claims to read all of them: Unix ms from which on all were read. The counts
+    are then minimums, and ``full_ms`` covers only the time from then on."""
     pauses: list[ScopePause] = field(default_factory=list)
     """The pauses of the job's scopes that were in force during the wait, the last first."""
     ended: str | None = None
-    """How a wait ended without a claim: ``cancelled``; ``lost`` or ``gone`` if Redis forgot the job. None if a claim
-    ended the wait, or if the wait has not ended."""
+    """How the wait ended without a claim: ``cancelled``; ``lost`` or ``gone`` if Redis lost the job. None if a claim
+    ended the wait, or if it has not ended."""
 
     @property
     def waited_ms(self) -> int:
@@ -121,7 +123,7 @@ class JobWait:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """All waits and all pauses of a job in one queue."""
+    """All waits of a job in one queue, and all times in which no worker could claim it."""
 
     job_id: str
     queue: str
@@ -130,7 +132,8 @@ class Why:
     due_ms: int | None
     waits: list[JobWait]
     pruned: PrunedTo | None = None
-    """The last prune, if it may have removed claims that the job waited for; otherwise None."""
+    """The last prune of the log, if it may have removed claims of other jobs that the job waited for; otherwise
+    None."""
     pauses: list[JobPause] = field(default_factory=list)
     """The times in which the job was scheduled or parked, or a lost worker held the job's claim."""
 
@@ -279,7 +282,8 @@ def _wait(
 
 
 _Other = tuple[str, str | None, int, int | None, list[list[Any]]]
-"""A claim of another job: its job's id, its task, its begin and end (Unix ms), and its scopes."""
+"""A claim of another job: the job's id and task, and the claim's begin and end (Unix ms) and scopes (what caps
+count)."""
 
 
 def _others(

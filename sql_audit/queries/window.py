@@ -25,7 +25,7 @@ from sql_audit.queries.reports import (
 from sql_audit.store.schema.duration_classes import RAN, SPANS_MS
 
 END_OF_TIME_MS: Final = 2**62
-"""Unix ms after every event."""
+"""A time later than any event (Unix ms), as the default end of a report."""
 
 _THEN: Final = ">= :since AND {0} < :until"
 _COLUMNS: Final = "queue, task, job_id, claim, worker, outcome, waited_ms, ran_ms, ended_at_ms"
@@ -39,20 +39,20 @@ _WITHOUT: Final = (
     "SELECT queue, task, job_id FROM job WHERE queue = :queue AND state = '{0}' "
     f"AND finished_at_ms {_THEN.format('finished_at_ms')}"
 )
-"""Selects the jobs that reached, in the given time, a state that needs no claim. Jobs whose claim was cancelled are
-among them."""
+"""A query for the jobs that ended in the given time in a state that jobs may reach without a claim. Jobs whose claim
+was cancelled are among them."""
 
 _OF_POISON: Final = (
     "EXISTS (SELECT 1 FROM job j WHERE j.job_id = ended.job_id AND j.queue = :queue AND j.claims = ended.claim "
     "AND j.state IN ('dead', 'pruned') AND j.reason = 'poison')"
 )
-"""An SQL condition: a claim's lease expired, and the job died of this expiry. The condition is evaluated only for
-claims that ended by expiry. They are few."""
+"""An SQL condition: the job died because this claim's lease expired, as the last of too many. It is evaluated only for
+claims that ended by expiry, which are few."""
 _OUTCOMES: Final = {
     "succeeded": "succeeded", "retries": "retried", "lease_expired": "lease_expired", "rolled_back": "rolled_back",
     "cancelled": "as_job_cancelled", "discarded": "as_job_discarded",
 }  # fmt: skip
-"""The outcome that each count of the report counts, by the count's name."""
+"""The outcome of the claims or jobs that each count counts, by the count's name."""
 _TASKS: Final = text(
     "SELECT task, COUNT(DISTINCT job_id) AS jobs, COUNT(ended_at_ms) AS claims, "
     "MIN(ended_at_ms) AS first_ms, MAX(ended_at_ms) AS last_ms, SUM(died) AS dead, "

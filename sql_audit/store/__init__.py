@@ -11,7 +11,7 @@ Read ``schema.tables`` first, then ``connection.database`` and ``connection.stat
 - ``migrate``, ``grants``: schema versions; the rights of PostgreSQL's roles.
 - ``partitions``: the monthly partitions of ``job_event`` on PostgreSQL.
 - ``job_rows``, ``claim_minutes``: rows of jobs and claims in memory; counts of claims by the minute.
-- ``chain``: the hashes that tie each batch to the batch before.
+- ``chain``: the hashes that chain each batch to the preceding batch.
 - ``log_queues``: the queues of a log, and the Redis from which each comes.
 - ``gaps``, ``orphans``: events that SQL never had; events that Redis forgot.
 - ``storable_text``: text that both databases can store.

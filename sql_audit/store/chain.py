@@ -1,4 +1,6 @@
-"""Computes the chain of batches: each batch's hash covers its contents and the hash of the batch before."""
+"""Computes the chain of batches. A batch is what the mirror wrote in one transaction; its hash covers its contents and
+the hash of the preceding batch.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ from sql_audit.store.connection.copy import copy_text
 from sql_audit.store.schema.tables import mirror_epoch, mirror_loss, mirror_prune, quarantine
 
 FOUND: Final = (mirror_epoch, mirror_loss, quarantine, mirror_prune)
-"""The tables, apart from ``job_event``, that have rows of a batch: the findings of the mirror, and the records of
-prunes."""
+"""The tables, apart from ``job_event``, whose rows a batch's hash covers: what the mirror recorded about epochs, losses
+and quarantine, and the records of prunes."""
 
 NOTHING_FOUND: Final = hashlib.sha256(b"").hexdigest()
 
 
 class Link(NamedTuple):
-    """The values that a batch's hash covers: the columns of its row of ``mirror_batch``, except the hash itself."""
+    """The values that a batch's hash covers: the batch's row of ``mirror_batch`` without the hash itself."""
 
     prev: str
     queue: str
@@ -37,7 +39,9 @@ class Link(NamedTuple):
 
     @property
     def head(self) -> str:
-        """The head of the chain after the batch: the SHA-256 (hex) of all values, joined by spaces."""
+        """The batch's hash: the SHA-256 (hex) of all values, joined by spaces. It is the head of the chain until the
+        next batch.
+        """
         return hashlib.sha256(" ".join(map(str, self)).encode()).hexdigest()
 
     @property
@@ -50,7 +54,7 @@ class Link(NamedTuple):
 
     @classmethod
     def of(cls, row: Mapping[Any, Any]) -> Link:
-        """Return the Link that a row of ``mirror_batch`` has."""
+        """Make a Link from a row of ``mirror_batch``."""
         facts: dict[str, Any] = {
             name: OutboxId(row[f"{name}_epoch"], row[f"{name}_seq"]) for name in ("first", "last")
         }
@@ -59,7 +63,7 @@ class Link(NamedTuple):
 
 
 def genesis(audit_id: str, queue: str) -> str:
-    """Return the first head of a queue's chain, before any batch: a SHA-256 (hex)."""
+    """Return the hash with which a queue's chain begins, before any batch: a SHA-256 (hex)."""
     return hashlib.sha256(f"rq-core audit {audit_id} {queue}".encode()).hexdigest()
 
 
@@ -73,7 +77,7 @@ def rows_digest(text: str) -> str:
 
 
 def found_text(connection: Connection, queue: str, batches: range) -> Iterator[str]:
-    """Yield, as lines of PostgreSQL's COPY, the rows that some batches inserted into the tables FOUND.
+    """Yield the rows of the tables FOUND that belong to some batches, as lines in PostgreSQL's COPY format.
 
     The lines are ordered by table, then by id. They do not have the ids.
     """
@@ -95,7 +99,7 @@ def _plain(value: object) -> object:
 
 
 def found_digest(connection: Connection, queue: str, batch: int) -> str:
-    """Return the SHA-256 (hex) of the rows that a batch inserted into the tables FOUND."""
+    """Return the SHA-256 (hex) of the rows of the tables FOUND that belong to a batch."""
     sha = hashlib.sha256()
     for line in found_text(connection, queue, range(batch, batch + 1)):
         sha.update(line.encode())

@@ -108,8 +108,8 @@ def minute_rows(attempts: Iterable[Attempt]) -> list[Row]:
 def differing(
     connection: Connection, queue: str, *, since_ms: int, whole_since_ms: int
 ) -> list[tuple[int, str]]:
-    """Compare ``claim_minute`` with ``job_attempt``. Return the minute (Unix ms) and a sentence for the first 20
-    differences.
+    """Compare ``claim_minute`` with ``job_attempt``. Return the first 20 differences: each is a minute (Unix ms) and a
+    sentence.
 
     Minutes before ``since_ms`` are not compared. Minutes before ``whole_since_ms`` may count more claims than
     ``job_attempt`` has, because claims may have been pruned, but never fewer.
@@ -128,7 +128,7 @@ def differing(
 
 
 def count_again(connection: Connection, queue: str, since_ms: int) -> None:
-    """Count again the claims of a queue that ended in the minute of ``since_ms`` (Unix ms) or later."""
+    """Replace the counts of a queue's claims for the minute of ``since_ms`` (Unix ms) and all later minutes."""
     values: dict[str, Any] = {"queue": queue, "since": since_ms - since_ms % MINUTE_MS}
     connection.execute(_FORGET, values)
     connection.execute(_COUNT_AGAIN, values)

@@ -1,6 +1,7 @@
 """Reads the gaps of a queue's log: the places where SQL lacks events.
 
-A job without an event after a gap may have ended in the gap. Only the next complete baseline shows which jobs are live.
+If a job has no event after a gap, it may have ended in the gap. Only the next complete baseline, which lists all live
+jobs, shows whether it did.
 """
 
 # ruff: noqa: S608 - statements are joined from the model's own words; values are bound
@@ -30,7 +31,7 @@ _BEGUN: Final = text(
 
 
 class Gap(NamedTuple):
-    """A place in the log where entries are missing, or may be missing."""
+    """A place in the log where outbox entries are missing, or may be missing."""
 
     at: OutboxId
     """The first entry after the gap."""
@@ -48,12 +49,14 @@ def gaps(connection: Connection, queue: str) -> list[Gap]:
 
 
 def restated(connection: Connection, queue: str) -> list[int]:
-    """Return the epochs that began with a complete baseline of all live jobs, oldest first."""
+    """Return the epochs of a queue that began with a complete baseline, oldest first. A baseline lists all live jobs in
+    Redis.
+    """
     return list(connection.execute(_RESTATED, {"queue": queue}).scalars())
 
 
 def open_gap(connection: Connection, queue: str) -> Gap | None:
-    """Return the last gap if SQL has no complete baseline after it; otherwise None."""
+    """Return the last gap in a queue's log, unless a later complete baseline lists all live jobs; then return None."""
     found = gaps(connection, queue)
     if not found:
         return None
@@ -62,7 +65,9 @@ def open_gap(connection: Connection, queue: str) -> Gap | None:
 
 
 def unasked_gap(connection: Connection, queue: str) -> Gap | None:
-    """Return the last gap if no baseline has begun after it; otherwise None."""
+    """Return the last gap in a queue's log, unless a baseline (a list of all live jobs) has begun after it; then return
+    None.
+    """
     gap = open_gap(connection, queue)
     if gap is None:
         return None
@@ -83,9 +88,10 @@ _GONE: Final = text(
 
 
 def ended_by_baselines(connection: Connection, queue: str) -> list[str]:
-    """Return the ids of jobs that are gone because the baseline after a gap did not name them.
+    """Return the ids of jobs that are gone in SQL only because a baseline, Redis' list of all live jobs, did not name
+    them.
 
-    The log does not show whether these jobs ran in the gap.
+    The baseline came after a gap in the log. The log does not show whether these jobs ran in the gap.
     """
     known = restated(connection, queue)
     found: dict[str, None] = {}

@@ -25,7 +25,7 @@ ROLES: Final = {
 _CHANGED: Final = ("job", "job_attempt", "claim_minute", "mirror_cursor", audit_meta.name)
 _OF_OTHERS: Final = frozenset({"mirror_proof", "mirror_prune"})
 _DELETED: Final = ("job", "job_attempt", "claim_minute")
-"""The tables from which the mirror deletes rows, to make or count these rows again after a loss."""
+"""The tables from which the mirror may delete rows: after a loss in Redis, it makes or counts these rows again."""
 
 
 def statements(role: str, *, user: str, database: str, schema: str) -> Iterator[str]:

@@ -2,9 +2,8 @@
 mirrored.
 
 If Redis loses everything, it lists no queue. So the mirror works on the queues that Redis lists and on the queues that
-SQL has: then the mirror records such a loss. It leaves out queues that were deleted, or whose log was switched off
-(`rq-core audit off`). The last batch of such a queue has the event of the deletion or of the switch, because the mirror
-stops there.
+SQL has, and can record such a loss. It leaves out queues that were deleted, or whose log was switched off (`rq-core
+audit off`). The mirror stops there, so the last batch of such a queue has the event of the deletion or of the switch.
 """
 
 # ruff: noqa: S608 - statements are joined from the model's own words; values are bound
@@ -42,22 +41,25 @@ _TYPE_AT: Final = text(
 
 
 class Origin(NamedTuple):
-    """The Redis from which a queue is mirrored (its key prefix and its stamp), according to SQL."""
+    """The Redis from which a queue is mirrored, according to SQL: the prefix of its keys, and the queue's stamp (random
+    mark).
+    """
 
     prefix: str | None
-    """The prefix of the queue's keys in Redis; None if the queue has no source, because the database was forked."""
+    """The prefix of the queue's keys in Redis; None if any Redis may be mirrored, because the database was forked."""
     stamp: str | None
-    """The stamp that Redis has of the queue; None if the next Redis in which a mirror attaches the queue, under this
-    prefix, becomes the queue's source."""
+    """The random mark that the queue has in Redis. None: the next Redis in which a mirror attaches the queue, under
+    this prefix, is taken as the queue's Redis."""
     goes_on: bool
     """True if the queue's log is still being mirrored: the log has entries, the queue was not deleted, and the log was
     not switched off."""
     is_free: bool
-    """True if any Redis may become the queue's source: the queue has no source, or an operator deleted the queue."""
+    """True if any Redis may be mirrored as the queue's Redis: the database was forked, or an operator deleted the
+    queue."""
 
 
 def origins(connection: Connection, queue: str | None = None) -> dict[str, Origin]:
-    """Return the source of each queue, or only of ``queue``, by the queue's name."""
+    """Return the Redis from which each queue, or only ``queue``, is mirrored, by the queue's name."""
     found = {}
     for row in connection.execute(_CURSORS, {"queue": queue}).all():
         begun = row.epoch is not None
@@ -76,9 +78,9 @@ def mirrored(connection: Connection, prefix: str) -> list[str]:
 
 
 def says_deleted(connection: Connection, queue: str, at: OutboxId) -> bool:
-    """Return whether ``at``, the place of the queue's last entry, is the event by which an operator deleted the queue.
+    """Return whether an operator deleted the queue with the event at ``at``, the queue's last entry in SQL.
 
-    If it is, Redis has not lost the queue.
+    If so, Redis has not lost the queue.
     """
     which = {"queue": queue, "epoch": at.epoch, "seq": at.seq}
     return connection.execute(_TYPE_AT, which).scalar() == Event.QUEUE_DELETED

@@ -176,9 +176,8 @@ def refuse_other(database: Database, current: str) -> None:
 
 
 def refuse_changed(database: Database, error: Exception) -> None:
-    """Read the version of the schema again if ``error`` is the error of a statement: the statement may have failed
-    because the schema was changed. Raise SchemaBehind or SchemaAhead if the version has changed. Return if the version
-    is the same, or if the database does not answer.
+    """Check, after a statement failed with ``error``, whether an operator changed the schema. Raise SchemaBehind or
+    SchemaAhead if the version has changed. Return if it is the same, or if the database does not answer.
     """
     current = None
     if isinstance(error, DBAPIError):
@@ -192,7 +191,7 @@ def refuse_changed(database: Database, error: Exception) -> None:
 
 
 def _refuse_unseen(database: Database) -> None:
-    """Raise SchemaUnseen if the log is in a PostgreSQL schema outside this role's search path.
+    """Raise SchemaUnseen if the audit log is in a PostgreSQL schema that is not on the role's search path.
 
     Without this check, the mirror would create a second log.
     """

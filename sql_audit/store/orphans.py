@@ -1,6 +1,6 @@
-"""Reads the losses of Redis from ``mirror_loss``: ranges of orphaned events, and losses that ended live jobs.
+"""Reads from ``mirror_loss`` what Redis has lost: ranges of events that it forgot, and losses that ended live jobs.
 
-An orphaned event is in SQL, but Redis forgot it and continued without it.
+An event that SQL has, but that Redis forgot and continued without, is *orphaned*.
 """
 
 # ruff: noqa: S608 - statements are joined from constants; values are bound
@@ -32,12 +32,13 @@ LOST_AT: Final = (
     f"(j.state = '{GONE}' AND l.kind = 'restated' OR j.state = '{LOST}' AND (l.kind = 'forgotten' OR "
     "l.kind = 'orphaned' AND (j.last_epoch, j.last_seq) > (l.after_epoch, l.after_seq))))"
 )
-"""An SQL expression: the time (Unix ms, Redis' clock) at which Redis forgot a job ``j`` that is lost or gone."""
+"""An SQL expression for the time (Unix ms, Redis' clock) at which Redis lost a job ``j`` whose state is lost or
+gone."""
 
 
 class Range(NamedTuple):
-    """A range of orphaned entries: all entries after the entry ``after`` and before the entry ``before``, which is the
-    first entry of an epoch.
+    """A range of outbox entries that Redis forgot: those after ``after`` and before ``before``, the first entry of an
+    epoch.
 
     ``events`` is the number of events in these entries.
     """
@@ -51,7 +52,7 @@ class Range(NamedTuple):
 
 
 def ranges(connection: Connection, queue: str) -> list[Range]:
-    """Return the ranges of a queue's orphaned entries, oldest first."""
+    """Return the ranges of a queue's entries that Redis forgot, oldest first."""
     return [
         Range(OutboxId(row.after_epoch, row.after_seq), OutboxId(row.before_epoch, 0), row.events)
         for row in connection.execute(_RANGES, {"queue": queue})
@@ -59,7 +60,8 @@ def ranges(connection: Connection, queue: str) -> list[Range]:
 
 
 class LossEnd(NamedTuple):
-    """A loss or a complete baseline that ended live jobs: the jobs that have no event in ``epoch`` or a later epoch.
+    """A loss in Redis, or a list of all live jobs (a baseline), that ended the live jobs without an event in ``epoch``
+    or later.
 
     ``state`` is the new state of these jobs. ``at_ms`` is the time of the end (Unix ms).
     """
@@ -72,9 +74,10 @@ class LossEnd(NamedTuple):
 
 
 def ends(connection: Connection, queue: str, orphaned: Sequence[Range]) -> list[LossEnd]:
-    """Return the losses and the complete baselines that ended live jobs of a queue, oldest first.
+    """Return what ended live jobs of a queue without an event of the job: losses of Redis, and complete baselines
+    (lists of all live jobs), oldest first.
 
-    Losses and baselines in orphaned ranges are left out.
+    Those within the ranges ``orphaned``, which Redis forgot, are left out.
     """
     found = []
     for row in connection.execute(_ENDS, {"queue": queue}):
@@ -89,7 +92,7 @@ def ends(connection: Connection, queue: str, orphaned: Sequence[Range]) -> list[
 
 
 def passed(connection: Connection, queue: str) -> dict[int, int]:
-    """Return, by epoch, how many entries before the epoch could not be mirrored.
+    """Return, by epoch, how many of Redis' entries before the epoch the mirror could not copy.
 
     Epochs without such entries are left out.
     """
@@ -98,5 +101,5 @@ def passed(connection: Connection, queue: str) -> dict[int, int]:
 
 
 def in_any(entry: tuple[int, int], orphaned: Iterable[Range]) -> bool:
-    """Return whether an entry is in any of the orphaned ranges."""
+    """Return whether an entry is in one of these ranges of entries that Redis forgot."""
     return any(entry in each for each in orphaned)

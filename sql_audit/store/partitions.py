@@ -31,7 +31,7 @@ MOVED_MAX: Final = 200_000
 (some seconds)."""
 
 CHECK_VIOLATION: Final = "23514"
-"""The SQLSTATE of the error if a partition is created while the default partition has events of its month."""
+"""The SQLSTATE with which PostgreSQL refuses a new partition, because the default partition has events of its month."""
 INSUFFICIENT_PRIVILEGE: Final = "42501"
 
 _NOT_FOR_LONG: Final = text("SET LOCAL lock_timeout = '2s'")
@@ -99,7 +99,7 @@ def create_partition(connection: Connection, month: Month) -> None:
 
 
 class Ahead(NamedTuple):
-    """The result of :func:`create_ahead`: months with a new partition, and months that still have none."""
+    """The result of :func:`create_ahead`: months that got a partition, and months that still have none."""
 
     made: list[Month]
     left: dict[Month, str]
@@ -144,7 +144,7 @@ def _existing(database: Database) -> list[Month]:
 
 
 class _TooMany(Exception):
-    """The default partition has more rows than a mirror may move at once."""
+    """Raised if the default partition has more rows than a mirror may move at once."""
 
 
 def _make(database: Database, month: Month, moved_max: int | None) -> None:

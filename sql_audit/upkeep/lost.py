@@ -18,57 +18,59 @@ from sql_audit.upkeep.windows import forgotten
 
 @dataclass(frozen=True, slots=True)
 class LostJob:
-    """A job that Redis does not have. In SQL, the job is live or lost, or it is gone only according to the baseline
-    after a gap.
+    """A job that Redis has lost. In SQL, it is live or lost. Or it is gone only because Redis' list of live jobs (a
+    baseline) after a gap did not name it.
     """
 
     job_id: str
     task: str | None
     was: str
-    """The job's last known state."""
+    """The job's last known state, before the loss."""
     enqueued_at_ms: int | None
     digest: str | None
     finished: str | None
-    """The type of the orphaned event that ended the job; None without such an event. If there is such an event, the job
-    need not run again."""
+    """The type of the event that ended the job, if Redis forgot this event: the job need not run again. Otherwise
+    None."""
     ran_on: bool
-    """True if a worker went on with the job after Redis had lost it, so that Redis refused the worker's settlement."""
+    """True if a worker went on with the job after Redis had lost it: Redis refused the outcome that the worker
+    reported."""
     uncertain: str | None
-    """A sentence about the gap or the quarantined entry in which the job may have ended; None if the job cannot have
-    ended."""
+    """A sentence about where the job may have ended without an event in SQL: a gap in the log, or an entry in
+    quarantine. None if it cannot have ended."""
     over: str | None
     """The reason why the job need not run again; None if the job must run again."""
     unknown: str | None
     """The reason why the job cannot be restored; None if the job can be restored."""
     steps_lost: bool = False
-    """True if the log does not have all saved steps of the job. The job's next step fails."""
+    """True if the log lacks a saved step of the durable job. The job's next step then fails."""
     why_lost: str | None = None
-    """The reason why the job's steps and signals must not be put back from the log; None: there is no such reason."""
+    """The reason why the durable job's steps and signals must not be put back from the log; None if they may be."""
     signals_lost: bool = False
-    """True if the log lacks the value of a signal that no wait has taken. The sender must send such a signal again."""
+    """True if the log lacks the value of a signal that the job has not taken yet. The sender must send it again."""
 
 
 @dataclass(slots=True)
 class JobLog:
-    """The facts about a job that are in its events, but not in its row in SQL."""
+    """The facts about a job that its events show beyond the job's row in SQL."""
 
     specs: dict[str, str] = field(default_factory=dict)
-    """The JSON of jobs with this id, by the digest of the arguments (an id may have been used twice)."""
+    """The JSON with which jobs of this id were enqueued, by the digest of the arguments. (An id may have been used
+    twice.)"""
     fence: str | None = None
-    """The fence of the job's last claim."""
+    """The fencing token of the job's last claim."""
     refused: str | None = None
-    """The outcome that the worker of the last claim reported, if Redis refused it because Redis no longer had the
-    job."""
+    """The outcome that the worker of the last claim reported, if Redis refused it because Redis had lost the job.
+    Otherwise None."""
     end: tuple[str, OutboxId] | None = None
-    """The orphaned event that ended the job, and its entry; None if no orphaned event ended it."""
+    """The type and the entry of the event that ended the job, if Redis forgot this event. Otherwise None."""
     end_ms: int | None = None
     """Unix ms of the event in ``end``."""
 
 
 def job_logs(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dict[str, JobLog]:
-    """Return the logs of jobs, by id. ``rows`` are the events of these jobs, in order.
+    """Return what the events of jobs show, by job id. ``rows`` are all events of these jobs, in order.
 
-    ``orphaned`` are the ranges of orphaned events.
+    ``orphaned`` are the ranges of events that Redis forgot.
     """
     told: dict[str, JobLog] = {}
     for row in rows:
@@ -97,8 +99,8 @@ def job_logs(rows: Iterable[EventRow], orphaned: Sequence[orphans.Range]) -> dic
 def judge_lost(
     job: JobRow, told: JobLog, was: str | None, uncertain: str | None, *, missing: bool
 ) -> tuple[LostJob, Restoration | None]:
-    """Decide whether to restore a job. Return the decision, and the record to send to Redis; None if nothing is
-    restored.
+    """Decide whether a lost job must be restored. Return the decision, and the record to send to Redis; None if nothing
+    is restored.
 
     If the job had ended, the record restores only the id that Redis must remember. ``was`` is the job's last known
     state. ``uncertain`` is as in LostJob. ``missing`` is True if the job is live in SQL.

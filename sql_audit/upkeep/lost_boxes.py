@@ -1,4 +1,4 @@
-"""Finds in the log the steps and signals of durable jobs whose boxes Redis has lost.
+"""Finds in the log the steps and signals of durable jobs that Redis has lost. Redis keeps them in a *box* for each job.
 
 The log has the result of a step if the task has ``audit_result="full"``. If one result is missing, nothing of the box
 is put back, because the job would call the function of that step again. The log has the value of a signal if its sender
@@ -33,31 +33,29 @@ class FoldedBox:
 
     def __init__(self) -> None:
         self.entries: dict[int, StepEntry | None] = {}
-        """The entries by number; None in place of an entry whose value the log does not have."""
+        """The steps and waits by number; None in place of one whose value the log does not have."""
         self.begun: dict[int, StepEntry] = {}
-        """The begun entries by number, as their events ``step_begun`` wrote them. Entries that were saved later are
+        """The steps and waits by number, as their events ``step_begun`` describe them. Those that were saved later are
         included."""
         self.takes: dict[int, Mapping[str, Any]] = {}
-        """The events with which waits took a signal, by the number of the wait's entry."""
+        """By the number of a wait: the event with which the wait has taken a signal."""
         self.beside: dict[int, LoggedSignal] = {}
-        """By the number of a wait's entry: another signal that already had the number of the taken signal when the take
-        was logged. In that case a worker has put the take back."""
+        """By the number of a wait: another signal, which already had the number of the taken signal when the log got
+        the event of the taking. A worker has then repeated this event after a loss in Redis."""
         self.mail = LoggedBox()
 
     def take(self, number: int, took: Mapping[str, Any]) -> None:
-        """Note the event ``took``, with which a wait has taken a signal. ``number`` is the number of the
-        wait's entry.
-        """
+        """Note that the wait with this number has taken a signal, according to the event ``took``."""
         self.takes[number] = took
         signal = self.mail.signals.get(took["message"])
         if signal is not None and not _is_same(signal.facts, took):
             self.beside[number] = signal
 
     def wait_again(self) -> None:
-        """Open a wait again if the number of the signal that the wait took now belongs to another signal.
+        """Open a wait again if another signal now has the number of the signal that the wait took.
 
-        In that case Redis forgot the take, and gave the number to the other signal. But if a worker put the take back
-        after that, the take stays, and the other signal stays untaken.
+        Redis then forgot that the wait took it, and gave the number to the other signal. But if a worker repeated the
+        event after that, the wait stays closed, and the other signal stays untaken.
         """
         for number, took in self.takes.items():
             signal = self.mail.signals.get(took["message"])
@@ -68,8 +66,8 @@ class FoldedBox:
                 self.entries[number] = self.begun.get(number, waits)
 
     def signals(self) -> list[str | None]:
-        """Return the texts of the signals, in the order of the signals' numbers. None takes the place of a text if no
-        wait has taken the signal, and the log does not have the signal's value.
+        """Return the signals as texts for Redis, in the order of their numbers. None takes the place of an untaken
+        signal whose value the log does not have.
 
         The list ends before the first number whose signal the log does not have.
         """
@@ -82,9 +80,10 @@ class FoldedBox:
 def boxes_in(
     rows: Iterable[EventRow], orphaned: Sequence[Range]
 ) -> dict[tuple[str, str], FoldedBox]:
-    """Return the boxes of some jobs by (job id, box id). ``rows`` are all events of these jobs, in order.
+    """Return the boxes of some durable jobs (their steps and signals) by (job id, box id). ``rows`` are all events of
+    these jobs, in order.
 
-    ``orphaned`` are the ranges of orphaned events. If an orphaned event contradicts a surviving event, the surviving
+    ``orphaned`` are the ranges of events that Redis forgot. If a forgotten event contradicts another event, the other
     event counts.
     """
     found: defaultdict[tuple[str, str], FoldedBox] = defaultdict(FoldedBox)
@@ -147,12 +146,12 @@ def _entry(facts: Mapping[str, Any], at_ms: int, *, is_saved: bool) -> StepEntry
 
 
 class LostBox(NamedTuple):
-    """The part of a job's box that can be put back from the log."""
+    """The part of a durable job's box (its steps and signals) that can be put back into Redis from the log."""
 
     records: list[Restoration] | None
-    """The records that put the box back; None if the log does not have all steps of the box."""
+    """The records to send to Redis to put the box back; None if the log lacks a step of the box."""
     signals_lost: bool = False
-    """True if the log lacks the value of a signal that no wait has taken. The sender must send such a signal again."""
+    """True if the log lacks the value of a signal that the job has not taken yet. The sender must send it again."""
     why_lost: str | None = None
     """The reason why the box must not be put back: its events in the log were changed. None: there is no
     such reason."""
@@ -161,8 +160,8 @@ class LostBox(NamedTuple):
 def box_restorations(
     boxes: Mapping[tuple[str, str], FoldedBox], job_id: str, life: str | None
 ) -> LostBox:
-    """Return what must be sent to Redis to put a job's box back. ``life`` is the id of the box; None: the job has no
-    box.
+    """Return the records that put a durable job's box (its steps and signals) back into Redis. ``life`` is the id of
+    the box; None: the job has no box.
     """
     box = boxes.get((job_id, life or ""))
     if life is None:
@@ -189,7 +188,7 @@ def box_restorations(
 
 
 def entries_of_boxes(rows: Iterable[EventRow]) -> Mapping[str, list[OutboxId]]:
-    """Return, by job id, the outbox entries with events about the job's box."""
+    """Return, by job id, the outbox entries with events about the job's steps and signals."""
     found: defaultdict[str, list[OutboxId]] = defaultdict(list)
     for row in rows:
         if row[4] in BOX_EVENTS:
@@ -198,7 +197,7 @@ def entries_of_boxes(rows: Iterable[EventRow]) -> Mapping[str, list[OutboxId]]:
 
 
 def trusted(box: LostBox, batches: TrustedBatches, entries: Iterable[OutboxId]) -> LostBox:
-    """Return the box unchanged if the batches with its events pass the check of their hashes. Otherwise, return it
+    """Return the box unchanged if the log's events about it pass the check of their hashes. Otherwise, return it
     without its records and with the reason.
     """
     why = batches.why_not(entries) if box.records else None
@@ -208,8 +207,8 @@ def trusted(box: LostBox, batches: TrustedBatches, entries: Iterable[OutboxId]) 
 def lost_boxes(
     database: Database, queue: str, lives: Mapping[str, str]
 ) -> Iterator[tuple[str, LostBox]]:
-    """Yield, for each job, its id and the part of its box that the log has. ``lives`` are the ids of the boxes, by job
-    id.
+    """Yield, for each job, its id and the part of its box (its steps and signals) that the log has. ``lives`` are the
+    ids of the boxes, by job id.
     """
     ids = list(lives)
     with database.readers.connect() as connection:

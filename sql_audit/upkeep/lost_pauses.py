@@ -1,9 +1,10 @@
-"""Finds in the log the pauses and resumes by operators that Redis lost, and makes them again, for ``audit restore``.
+"""Finds in the log the operators' pauses and resumes of scopes that Redis lost, and makes them again, for ``audit
+restore``.
 
-After a failover to a replica that lacked the last events, a scope may be paused although an operator had resumed it, or
-open although an operator had paused it. In the log, only the last change of a scope counts. This change is lost if
-Redis forgot the change, and the scope has another state in Redis. Pauses by failures and handlers end by themselves,
-and are not made again.
+A scope is what a rate or a breaker limits, such as the jobs of one tenant. After a failover to a replica that lacked
+the last events, a scope may be paused although an operator had resumed it, or open although an operator had paused it.
+In the log, only the last change of a scope counts. This change is lost if Redis forgot it, and the scope has another
+state in Redis. Pauses by failures and handlers end by themselves, and are not made again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _ORPHANED: Final = text(
 
 @dataclass(frozen=True, slots=True)
 class LostPause:
-    """An operator's change that Redis lost: the pause or the resume of a scope."""
+    """An operator's pause or resume of a scope (such as the jobs of one tenant) that Redis lost."""
 
     scope: str
     until_ms: int | None
@@ -44,7 +45,8 @@ class LostPause:
 
 
 def lost_pauses(client: Client, database: Database, queue: str) -> list[LostPause]:
-    """Return the changes by operators that Redis forgot and that are not in force. The mirror must have caught up.
+    """Return the operators' pauses and resumes that Redis forgot and that are not in force. The mirror must have caught
+    up.
 
     Raise the errors of Redis and SQL.
     """
@@ -105,8 +107,8 @@ def _forgotten(database: Database, queue: str) -> Iterator[LostPause]:
 
 
 def _pause_in(entry: str) -> tuple[int | None, str | None]:
-    """Return the end of the pause (Unix ms) and the operator who paused the scope, from an entry of the key ``rates``.
-    None takes the place of a fact that the entry does not have.
+    """Parse an entry of Redis' key ``rates``: return the end of the scope's pause (Unix ms) and the operator who paused
+    it. None takes the place of what the entry does not have.
     """
     breaker = read_breaker(entry)
     if breaker is not None:

@@ -57,7 +57,7 @@ def put_rates_back(client: Client, database: Database, queue: str, *, by: str) -
 
 
 def _lost(connection: Connection, queue: str) -> Iterator[tuple[str, Spent | BreakerEntry, Limit]]:
-    """Yield (scope, value, limit) for each rate and breaker, as they were when Redis lost all its data."""
+    """Yield (scope, value, limit) for each rate and breaker, as Redis had them when it lost all its data."""
     beginning = connection.execute(_BEGINNING, {"queue": queue}).one_or_none()
     facts = {} if beginning is None else read_json(beginning.detail, dict)
     if beginning is None or facts.get("reason") != "created":
@@ -120,8 +120,7 @@ def _write(
 def _merged(
     scope: str, lost: Spent | BreakerEntry, present: str, limit: Limit, now_ms: int
 ) -> tuple[str, int]:
-    """Return the value that a scope must have in Redis, and the time (Unix ms) from which on Redis may forget this
-    value.
+    """Return the value that Redis must store for a scope, and the time (Unix ms) from which on Redis may forget it.
 
     ``lost`` is the scope's value before the loss, and ``present`` its value in Redis; empty: Redis has none.
     """

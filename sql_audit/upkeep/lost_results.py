@@ -1,4 +1,4 @@
-"""Finds in the log the results of jobs that have ended, for the records that make Redis remember their ids again.
+"""Finds in the log the results of ended jobs, so that a restore can give them back to Redis with the ids of the jobs.
 
 The log has a result if the task has ``audit_result="full"``. Without its result, a child that has succeeded would have
 no value for its parent.
@@ -25,10 +25,10 @@ from sql_audit.store.storable_text import read_details
 CHUNK: Final = 500
 """Maximum number of jobs that one SQL statement reads."""
 LEFT_MS: Final = 60_000
-"""A result is not put back if Redis would keep it for no longer than this (ms)."""
+"""Minimum milliseconds for which Redis must still keep a result; otherwise the result is not put back."""
 
 _BEGUN: Final = (Event.ENQUEUED, Event.RESTORED, Event.BASELINE)
-"""The events that say for how long a job's result is kept."""
+"""Types of events that say for how long Redis keeps a job's result."""
 _EVENTS: Final = text(
     # Without the cast, SQLite would read all events of the queue (see rebuild.py).
     "SELECT type, job_id, epoch, seq, at_ms, task, detail FROM job_event "
@@ -37,7 +37,7 @@ _EVENTS: Final = text(
 
 
 class _Logged(NamedTuple):
-    """A success, by its event and the event with which the job began."""
+    """A job's success, with its result, from the log."""
 
     at: OutboxId
     fence: str
@@ -50,10 +50,10 @@ class _Logged(NamedTuple):
 def with_results(
     client: Client, database: Database, queue: str, records: Sequence[Restoration]
 ) -> list[Restoration]:
-    """Return the records. A record of the kind ``remember`` gets the result of its job, if the log has the result, and
-    Redis must still keep the result. A result is left out if its event was changed (I7).
+    """Return the records of a restore, with the results of ended jobs added to the records of the kind ``remember``.
 
-    Raise RowDamaged if an event cannot be read.
+    A result is added if the log has it, Redis must still keep it, and its event was not changed (I7). Raise RowDamaged
+    if an event cannot be read.
     """
     if not any(_may_have_result(record) for record in records):
         return list(records)
@@ -110,7 +110,9 @@ def _logged(
 
 
 def _with_result(record: Restoration, success: _Logged) -> Restoration:
-    """Return the record with the job's result, and with the line that Redis had of the job."""
+    """Return the record with the job's result added, and with the result's data in the line that Redis stores for the
+    job.
+    """
     words = {
         "fence": success.fence,
         "task": success.task,

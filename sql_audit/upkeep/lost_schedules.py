@@ -1,7 +1,7 @@
 """Finds in the log the changes of schedules that Redis lost, and makes them again, for ``audit restore``.
 
-Workers declare the schedules of their code in each new epoch. So only *live* changes must be put back: rules that an
-operator or ``schedule_many`` stored, pauses, and removals.
+Workers declare the schedules of their code in each new epoch (a history of the queue in Redis). So only *live* changes
+must be put back: rules that an operator or ``schedule_many`` stored, pauses, and removals.
 
 The log has every change, also those that Redis forgot. The last live change is in force unless a later event ended it.
 Redis lets no declaration by code end a live rule, a pause or a removal. If the log has such a declaration after a live
@@ -63,37 +63,37 @@ class LostSchedule:
     unknown: str | None = None
     """The reason why the change cannot be made again; None if the change can be made again."""
     uncertain: str | None = None
-    """A sentence about the gap or the quarantined entry in which the schedule may have been changed; None without such
-    a gap or entry."""
+    """A sentence about where the schedule may have been changed without an event in SQL: a gap in the log, or an entry
+    in quarantine. Otherwise None."""
 
 
 @dataclass(slots=True)
 class _Wanted:
-    """The settings that a schedule must have according to the last changes in the log."""
+    """The state and the rule that a schedule must have, according to its last changes in the log."""
 
     at: OutboxId
     state: str
     rule: str
     version: int
     is_live: bool
-    """True if the schedule's rule was set live."""
+    """True if an operator or ``schedule_many`` set the rule, and not the code of workers."""
     pack: str | None = None
     digest: str | None = None
 
 
 @dataclass(slots=True)
 class LostSchedules:
-    """The lost schedules of a queue, with the data from which to put them back."""
+    """The schedules of a queue whose changes Redis lost, with the data to put them back."""
 
     found: list[LostSchedule] = field(default_factory=list)
     stored: dict[str, Schedule] = field(default_factory=dict)
     """The schedules in Redis, by name."""
     wanted: dict[str, _Wanted] = field(default_factory=dict)
     packs: dict[str, str] = field(default_factory=dict)
-    """The jobs of the schedules whose rules Redis lost, by the schedule's name. The text is empty if neither the log
-    nor Redis has the job."""
+    """By schedule whose rule Redis lost: the job that it enqueues, as text. Empty if neither the log nor Redis has the
+    job."""
     last_ms: dict[str, int] = field(default_factory=dict)
-    """The last instant of each schedule in ``packs`` according to the log (Unix ms), by the schedule's name."""
+    """By schedule in ``packs``: the last time at which it was due according to the log (Unix ms)."""
 
 
 def stored_entries(client: Client, queue: str) -> dict[str, str]:
@@ -202,9 +202,9 @@ def _wanted(connection: Connection, queue: str) -> dict[str, _Wanted]:
 
 
 def _is_after_a_loss(before: _Wanted, said: dict[str, Any]) -> bool:
-    """Return whether the event ``said`` shows that Redis had lost the change ``before``.
+    """Return whether the event ``said`` shows that Redis had already lost the change ``before``.
 
-    This is so if the event is a declaration by code that Redis would have refused if it had not lost the change.
+    It does if the event is a declaration by code that Redis would otherwise have refused.
     """
     if said["source"] != "code":
         return False
@@ -226,7 +226,9 @@ def _changed(before: _Wanted | None, at: OutboxId, said: dict[str, Any]) -> _Wan
 
 
 def _wants(wanted: _Wanted, stored: Schedule | None) -> str | None:
-    """Return the change that gives a schedule in Redis its last settings in the log; None: no change is needed."""
+    """Return the change after which the schedule in Redis has its last settings in the log: put, pause, resume or
+    remove. None: no change is needed.
+    """
     if stored is not None and stored.source == "live" and stored.version > wanted.version:
         return None  # An operator set it while the log was off.
     if wanted.state == "removed":
@@ -241,7 +243,9 @@ def _wants(wanted: _Wanted, stored: Schedule | None) -> str | None:
 
 
 def _pack(wanted: _Wanted, stored: str | None) -> str | None:
-    """Return the job of a schedule from the log or from Redis; None if neither has the job with the right digest."""
+    """Return the job that a schedule enqueues, as text, from the log or from Redis. Return None if neither has the job
+    with the right digest.
+    """
     for pack in (wanted.pack, stored):
         if pack is not None and job_digest(pack) == wanted.digest:
             return pack

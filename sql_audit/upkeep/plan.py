@@ -27,9 +27,9 @@ OUTCOMES: Final = {
     for state in JOB_STATES
     if state not in {str(live) for live in State}
 }
-"""For each outcome, the state in SQL of the jobs with this outcome. An operator may set for each outcome how long its
-jobs are kept. The outcome ``dead`` has the state ``pruned``: a dead job that Redis still has is never removed, since it
-may be requeued."""
+"""By outcome of jobs: their state in SQL. An operator may set for each outcome how long its jobs are kept in the log.
+The outcome ``dead`` has the state ``pruned``: a dead job that Redis still has is never removed, since it may be
+requeued."""
 
 _CURSORS: Final = text(
     "SELECT queue, epoch, seq, batch FROM mirror_cursor "
@@ -75,9 +75,7 @@ class Rules:
 
 
 class Cut(NamedTuple):
-    """The entry up to which a prune removes jobs from a queue's log, and the conditions for the jobs that it
-    removes.
-    """
+    """The entry up to which a prune removes jobs from a queue's log, and which jobs it removes."""
 
     queue: str
     at: OutboxId
@@ -87,14 +85,12 @@ class Cut(NamedTuple):
     through_entries: int
     through_events: int
     ended_before: dict[str, int]
-    """By state of a job: Unix ms before which the job must have ended. Otherwise the prune does not remove the job."""
+    """By state: a job is removed only if it ended before this time (Unix ms)."""
     rules: str
 
     @property
     def removable(self) -> tuple[str, dict[str, Any]]:
-        """The SQL condition for the rows of ``job`` (named ``j``) that the prune removes, and the condition's
-        values.
-        """
+        """An SQL condition for the rows of ``job`` (named ``j``) that the prune removes, and the values to bind."""
         cases = " ".join(
             f"WHEN '{state}' THEN CAST(:before_{n} AS BIGINT)"
             for n, state in enumerate(self.ended_before)
@@ -110,10 +106,10 @@ class Cut(NamedTuple):
 
 
 def plan(database: Database, rules: Rules, *, now_ms: int, queue: str | None = None) -> list[Cut]:
-    """Return the cut of each queue's log. Queues with nothing to prune are left out.
+    """Return, for each queue, the entry up to which its log can be pruned. Queues with nothing to prune are left out.
 
-    A queue has something to prune in three cases: a batch after the queue's last cut is old enough, jobs before that
-    cut are old enough now, or the queue's last prune was interrupted.
+    A queue has something to prune in three cases: a batch after the last pruned entry is old enough, jobs before that
+    entry are old enough now, or the queue's last prune was interrupted.
     """
     with database.readers.connect() as connection:
         cursors = connection.execute(_CURSORS, {"queue": queue}).all()
@@ -172,7 +168,7 @@ def _last_batch_before(
 
 
 def count(connection: Connection, cut: Cut) -> int:
-    """Return the number of jobs that a prune with this cut would remove."""
+    """Return the number of jobs that a prune up to this cut would remove."""
     condition, values = cut.removable
     statement = text(f"SELECT COUNT(*) FROM job j WHERE {condition}")
     return int(connection.execute(statement, values).scalar_one())

@@ -51,15 +51,15 @@ JOBS_AT_ONCE: Final = 1_000
 """Maximum number of jobs that one transaction removes, except when it drops the partition of a month."""
 BATCHES_AT_ONCE: Final = 5_000
 PAUSE_S: Final = 0.3
-"""Maximum seconds between two transactions. In this pause the mirror can write."""
+"""Maximum seconds between two transactions of a prune, so that the mirror can write in between."""
 Progress = Callable[[str, int, int], None]
-"""A function that is called with the queue, the number of verified events and the number of all events."""
+"""The type of a function that is called with a queue, the number of verified events and the number of all events."""
 _LOCK: Final = text("SELECT queue FROM mirror_cursor WHERE queue = :queue FOR UPDATE")
 
 
 @dataclass(slots=True)
 class PruneResult:
-    """The numbers of jobs and events that a prune removed from one queue, and the prune's cut."""
+    """The numbers of jobs and events that a prune removed from one queue, and the entry up to which it removed them."""
 
     queue: str
     cut: str
@@ -67,9 +67,9 @@ class PruneResult:
     jobs: int = 0
     events: int = 0
     kept_events: int = 0
-    """Number of events that are left up to the cut."""
+    """Number of events that the prune left before this entry."""
     head: str = ""
-    """The head of the chain after the record of the prune."""
+    """The newest hash of the queue's chain of batches, which covers the record of the prune."""
 
 
 def refuse_unproven(
@@ -165,10 +165,10 @@ class _Run:
             connection.execute(_LOCK, {"queue": queue})
 
     def _record(self, connection: Connection, cut: Cut, row: dict[str, Any]) -> str:
-        """Insert a row of ``mirror_prune``, and a batch without entries whose hash covers the row. Return the chain's
-        new head.
+        """Insert a row of ``mirror_prune``, and a batch without entries whose hash covers the row. Return this hash,
+        the chain's new head.
 
-        The cursor must be locked.
+        The mirror's position in the queue must be locked.
         """
         cursor = Cursor(*connection.execute(CURSOR, {"queue": cut.queue}).one())
         number, at = cursor.batch + 1, cursor.position
@@ -261,7 +261,7 @@ class _Run:
         told.jobs += len(ids)
 
     def remove_batches(self, cut: Cut) -> None:
-        """Remove the rows of batches and of quarantined entries up to the cut."""
+        """Remove the rows of batches and of quarantined entries in the pruned part of the log."""
         first = text("SELECT MIN(batch) FROM mirror_batch WHERE queue = :queue")
         with self.database.readers.connect() as connection:
             number = connection.execute(first, {"queue": cut.queue}).scalar_one()

@@ -43,15 +43,15 @@ ROUNDS_MAX: Final = 10
 """Maximum number of times that a restore compares a queue in SQL and Redis, and repairs the differences. It does so
 again if another restore changed the queue in the meantime."""
 PAIRS_MAX: Final = BATCH_MAX // 2
-"""Maximum number of revived jobs in one call. The same call removes a job and makes Redis remember the job's id. With
-two calls, a parent that looks between them would find its child gone."""
+"""Maximum number of revived jobs (ended in SQL, live in Redis) in one call. The same call removes a job and makes Redis
+remember the job's id. With two calls, a parent that looks between them would find its child gone."""
 WHY: Final = "audit restore"
 OTHER_BOX: Final = (
     "nothing was put back, since Redis has a box with other numbers of entries or signals: run"
     " `rq-core doctor {queue} --audit URL --repair`"
 )
 _OF_BOXES: Final = ("entry", "lost")
-"""Kinds of the records that put back entries and signals of boxes."""
+"""Kinds of the records that put back the steps and signals of durable jobs."""
 
 
 @dataclass(slots=True)
@@ -64,9 +64,10 @@ class Applied:
     """Number of ids that Redis remembers again, although their jobs have ended. Redis also has the jobs' results again
     if the log has them."""
     named: int = 0
-    """Number of names that ended jobs hold again in Redis, until an instant."""
+    """Number of unique names that ended jobs hold again in Redis, until a fixed time."""
     scopes: list[str] = field(default_factory=list)
-    """The scopes of the rates and breakers whose use, failures or pauses Redis has again."""
+    """The scopes (such as the jobs of one tenant) of the rates and breakers that have their use, failures or pauses in
+    Redis again."""
     pauses: list[LostPause] = field(default_factory=list)
     """Pauses and resumes by operators that Redis had lost, and that are in force again."""
     over: list[LostJob] = field(default_factory=list)
@@ -76,10 +77,10 @@ class Applied:
     unknown: list[LostJob] = field(default_factory=list)
     """Lost jobs that could not be restored."""
     held: list[str] = field(default_factory=list)
-    """Ids of lost jobs that were not restored, since another job holds the lost job's name."""
+    """Ids of lost jobs that were not restored, since another job holds their unique name."""
     alive: dict[str, str] = field(default_factory=dict)
-    """By id: the state of a lost job that was not restored, since Redis has the job again. The value is ``remembered``
-    if another job with the id has ended after the loss."""
+    """By id of a lost job that was not restored, because Redis has the job again: its state. ``remembered`` means that
+    another job with the id has ended after the loss."""
     schedules: list[LostSchedule] = field(default_factory=list)
     """Changes of schedules that Redis had lost, and that are in force again."""
     schedules_left: list[LostSchedule] = field(default_factory=list)
@@ -90,13 +91,14 @@ class Applied:
     """Ids of jobs whose saved steps are lost, since the log does not have all steps. The next step of such a job
     fails."""
     why_lost: dict[str, str] = field(default_factory=dict)
-    """By job id: the reason why saved steps were not put back although the log has them. Either the log was changed,
-    or Redis has a box with other numbers. These jobs are also in ``steps_lost``."""
+    """By job id: the reason why saved steps were not put back although the log has them. Either the log was changed, or
+    Redis has steps with other numbers. These jobs are also in ``steps_lost``."""
     signals_lost: list[str] = field(default_factory=list)
     """Ids of jobs that have lost signals, since the log does not have the signals' values. The senders must send these
     signals again."""
     left: dict[str, str] = field(default_factory=dict)
-    """By id: the state of a revived job that was not removed, because it has changed or a worker has claimed it."""
+    """By id of a revived job (ended in SQL, live in Redis) that was not removed, since it has changed or a worker has
+    claimed it: its state."""
 
     @property
     def complete(self) -> bool:
@@ -211,7 +213,7 @@ def _carry_out(
     count, last = 0, gap.last
 
     def send(records: list[Restoration]) -> bool:
-        """Send the records to Redis. Return whether Redis accepted all records of boxes."""
+        """Send the records to Redis. Return whether Redis accepted all records of steps and signals."""
         nonlocal last
         are_kept = True
         records = with_results(client, database, queue, records)
@@ -273,8 +275,8 @@ def _boxes_again(
     done: Applied,
     send: Callable[[list[Restoration]], bool],
 ) -> None:
-    """Put back the lost steps and signals of jobs that Redis has. ``lives`` are the ids of the jobs' boxes, by
-    job id.
+    """Put back the lost steps and signals of durable jobs that Redis has. ``lives`` are the ids of the jobs' boxes, in
+    which Redis keeps them, by job id.
     """
     for job_id, box in lost_boxes(database, queue, lives):
         if box.records is None or not send(box.records):

@@ -74,7 +74,7 @@ _TAKEN_SINCE: Final = text(
     f"AND enqueued_at_ms >= :at AND enqueued_at_ms < :until AND state NOT IN ('{LOST}', '{GONE}') "
     "ORDER BY enqueued_at_ms LIMIT 1"
 )
-"""Selects a surviving job that took a lost job's name while the lost job would still have held the name."""
+"""A query for a job that took a lost job's unique name while the lost job would still have held it."""
 _FINISHED: Final = text(
     "SELECT DISTINCT job_id FROM job_event_orphaned WHERE queue = :queue "
     f"AND type IN ({', '.join(repr(str(end)) for end in sorted(JOB_ENDS))}) ORDER BY job_id"
@@ -104,32 +104,33 @@ class Survey:
     pauses: list[LostPause] = field(default_factory=list)
     """Pauses and resumes by operators that Redis lost."""
     boxes: dict[str, bool] = field(default_factory=dict)
-    """By id of a job in Redis that has lost saved steps or signals: True if all steps of the job can be put back from
-    the log."""
+    """By id of a job in Redis that has lost saved steps or signals: True if the log has all its steps, so that they can
+    be put back."""
     why_lost: dict[str, str] = field(default_factory=dict)
     """The reasons why the saved steps of jobs in Redis must not be put back from the log, by job id."""
     forgotten: int = 0
     """Number of ids that Redis has forgotten, although it must remember them after their jobs have ended."""
     names: int = 0
-    """Number of names that Redis has forgotten, although ended jobs hold them until an instant."""
+    """Number of unique names that Redis has forgotten, although ended jobs hold them until a fixed time."""
 
 
 class Differences(NamedTuple):
     """The differences between Redis and SQL that a restore can repair, as ids and records."""
 
     missing: list[str]
-    """Ids of the jobs that Redis does not have, and that are live or lost in SQL. Jobs that only the baseline after a
-    gap shows to be gone are included."""
+    """Ids of the jobs that Redis does not have, and that are live or lost in SQL. Jobs that are gone in SQL only
+    because Redis' list of live jobs after a gap did not name them are included."""
     revived: dict[str, str]
-    """State lines of the jobs in Redis that ended according to an orphaned event, by id."""
+    """By id: the state line in Redis of each job whose end is in SQL, but was forgotten by Redis."""
     windows: list[Restoration]
     """The records that make Redis remember forgotten ids of ended jobs again."""
     names: list[Restoration]
     """The records that give forgotten names to ended jobs again."""
     boxes: dict[str, str]
-    """By id of a job that Redis has: the id of the job's box, if Redis has lost the box wholly or partly."""
+    """By id of a job that Redis has: the id of its box, if Redis has lost some of the job's steps or signals."""
     last: str
-    """The entry of the last restore, from the queue's ``meta``; "-" before the first restore."""
+    """The number of the outbox entry of the last restore, from the queue's ``meta`` in Redis; "-" before the first
+    restore."""
 
 
 def survey(client: Client, database: Database, queue: str) -> Survey:
@@ -181,8 +182,8 @@ def find_differences(client: Client, database: Database, queue: str) -> Differen
 
 
 def _without_boxes(client: Client, queue: str, lives: dict[str, str]) -> dict[str, str]:
-    """Return the boxes in ``lives`` that are incomplete in Redis, by job id: the header, a step or a signal is
-    missing.
+    """Return, by job id, the boxes in ``lives`` that are incomplete in Redis, which has lost a part: the header, a step
+    or a signal.
     """
     calls, found = client.calls, dict[str, str]()
     boxes = queue_keys(queue, calls.delivery.prefix)("boxes")
@@ -255,10 +256,10 @@ def _lines(client: Client, queue: str, ids: Sequence[str]) -> Iterator[tuple[str
 def lost_jobs(
     database: Database, queue: str, ids: Sequence[str]
 ) -> Iterator[tuple[LostJob, list[Restoration]]]:
-    """Yield the jobs among ``ids``, in this order, that are still lost: live or lost in SQL, or gone only according to
-    the baseline after a gap. With each job, yield the records that restore the job.
+    """Yield the jobs among ``ids``, in this order, that are still lost, each with the records that restore it.
 
-    The records of a job that has ended restore only its id and its name, if Redis must keep these after the job's end.
+    Such a job is live or lost in SQL, or gone only because Redis' list of live jobs after a gap did not name it. For a
+    job that has ended, the records restore only its id and its name, if Redis must keep these after the job's end.
     """
     with database.readers.connect() as connection:
         orphaned = orphans.ranges(connection, queue)

@@ -22,10 +22,9 @@ from sql_audit.store.connection.driver_errors import describe_error
 from sql_audit.store.connection.statements import CURSOR
 
 ROUNDS_MAX: Final = 10
-"""Maximum number of times that the events in a queue's backlog are counted and mirrored before its log is switched
-off."""
+"""Maximum number of times that a queue's waiting events are counted and mirrored before its log is switched off."""
 FEW: Final = 200
-"""Number of events that may be left in the backlog when the log is switched off."""
+"""Number of events that may still wait for the mirror when the log is switched off."""
 
 
 def switch_off(client: Client, database: Database, queue: str) -> None:

@@ -1,7 +1,8 @@
 """Finds the ids and names that Redis has forgotten but must keep after their jobs have ended.
 
-An id is remembered until the end of its window; a name may be held until an instant (Throttle). A job's row has both
-times. If Redis forgot the job's end, the end is in the job's events (:func:`sql_audit.upkeep.lost.job_logs`).
+Redis remembers an id until a time that the job's producer set, its window. A unique name may be held until a fixed time
+(Throttle). A job's row has both times. If Redis forgot the job's end, the end is in the job's events
+(:func:`sql_audit.upkeep.lost.job_logs`).
 
 An id without a job cannot be found: if a call gets the job that holds the unique name, the call's own id is in no
 event.
@@ -30,7 +31,7 @@ OUTCOMES: Final = {
     Event.EXPIRED: "expired",
     Event.PRUNED: "dead",
 }
-"""The outcome in a line of ``results``, by the event with which the line's job left Redis."""
+"""By type of the event with which a job left Redis: the outcome that Redis' key ``results`` has for the job."""
 
 _ENDED: Final = text(
     "SELECT job_id, state, claims, once_ms, call_digest, COALESCE(finished_at_ms, since_ms) AS at_ms FROM job "
@@ -50,7 +51,7 @@ _DELETED: Final = text(
     "WHERE (SELECT type FROM job_event j WHERE j.queue = :queue AND j.epoch = e.epoch "
     "ORDER BY j.seq DESC, j.ordinal DESC LIMIT 1) = :event"
 )
-"""Selects the last epoch that ended with the deletion of the queue. Ids and names of jobs up to this epoch are not
+"""A query for the last epoch that ended because an operator deleted the queue. Ids and names up to this epoch are not
 restored."""
 _REMOVED: Final = text(
     "SELECT epoch, seq, detail FROM job_event WHERE queue = :queue AND job_id = :job AND type = 'removed' "
@@ -78,7 +79,8 @@ def in_force(connection: Connection, queue: str, now_ms: int) -> Iterator[Restor
 
 
 def names_in_force(connection: Connection, queue: str, now_ms: int) -> dict[str, Restoration]:
-    """Return, by name, a record for each name that an ended job holds until an instant after ``now_ms`` (Unix ms).
+    """Return, by unique name, a record for each name that an ended job holds until a fixed time after ``now_ms`` (Unix
+    ms).
 
     If several jobs had the name, the last of these jobs holds it.
     """

@@ -47,7 +47,7 @@ from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED, TICK_NAME
 from sql_audit.store.storable_text import clean
 
 TICKS_MAX: Final = 100
-"""Maximum number of ``ticked`` events that are read to find when a schedule last fired. Events that Redis forgot, and
+"""Maximum number of ``ticked`` events that are read to find when a schedule was last due. Events that Redis forgot, and
 runs that an operator asked for, do not show this."""
 IDS_CHUNK: Final = 500
 """Maximum number of jobs whose events one statement reads."""
@@ -209,8 +209,8 @@ class History:
             note(log, entry)
 
     def _tell_of_ticks(self) -> None:
-        """Add the last time that each schedule fired to the doctor's history, unless a later event has changed the
-        schedule.
+        """Add the last time at which each schedule was due to the doctor's history, unless a later event has changed
+        the schedule.
         """
         log, stored = self._log, self._redis["schedules"]
         since = log.schedules_since or OutboxId(0, -1)

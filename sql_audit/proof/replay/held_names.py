@@ -57,7 +57,7 @@ class HeldNames:
         """Give a unique name to a job. If another job still holds the name, return that job's id; otherwise return
         None.
 
-        ``stands`` says for how long the job holds the name. ``at_ms`` is the present time of the replay (Unix ms).
+        ``at_ms`` is the present time of the replay (Unix ms).
         """
         before = self._holders.get(name)
         until_ms = stands.at_ms if stands.how == "until" else None
@@ -85,8 +85,7 @@ event records its end."""
 
 
 class Windows:
-    """The ids of a queue that Redis remembers after their jobs ended, and until when: no other job may use such an id.
-    """
+    """The ids of a queue that Redis remembers after their jobs ended, and until when. No other job may use them."""
 
     def __init__(self) -> None:
         self._until: dict[str, int] = {}

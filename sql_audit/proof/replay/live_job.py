@@ -13,19 +13,19 @@ _TRAITS: Final = tuple(str(field.line) for field in TRAITS if field.name != "nam
 
 
 class Saved(NamedTuple):
-    """The contents of a saved entry, as an event states them."""
+    """A saved step or a taken signal in a durable job's box, as an event describes it."""
 
     digest: str | None
-    """The value's digest, or why no value is kept."""
+    """The digest of the saved value, or the reason why no value is kept."""
     size: int | None
     """The number of bytes of the value; None: no value is kept."""
     message: int | None
-    """The number of the signal that the entry has taken; None: none."""
+    """The number of the signal that a wait has taken; None: the entry is not a wait that took a signal."""
 
 
 class Entries(dict[int, tuple[str, Saved | None]]):
-    """The entries of a durable job's box, by number. Each value is a pair: the entry's name, and what was saved; None:
-    the entry is only begun.
+    """The steps, waits and sleeps of a durable job (the entries of its box), by number. Each value is a pair: the
+    entry's name and the saved contents, or the name and None if the entry is only begun.
     """
 
     def __init__(self) -> None:
@@ -34,10 +34,11 @@ class Entries(dict[int, tuple[str, Saved | None]]):
 
 
 class Record:
-    """A live job after the events so far. Until an event states them, ``state`` and the counters have the value None.
+    """The facts that the events so far show about a live job. Until an event shows them, ``state`` and the counters
+    have the value None.
 
-    Each trait is an attribute, named as in a state line. None: the job does not have the trait, or the log lacks the
-    job's beginning.
+    The traits of the job (deadline, unique name, …) are attributes, named as in the job's state line in Redis. None:
+    the job does not have the trait, or the log lacks the job's beginning.
     """
 
     __slots__ = (
@@ -48,28 +49,28 @@ class Record:
     expires: int | None
     """The job's deadline (Unix ms)."""
     unique: str | None
-    """The name of a unique job, regardless of whether the job holds the name."""
+    """The unique name of the job, whether or not the job holds it now; None: the job has no such name."""
     once: int | None
-    """Unix ms up to which the job's id is remembered."""
+    """Unix ms up to which no other job may have the id, even after this job has ended. None: only while the job is
+    live."""
     life: str | None
-    """The box of a durable job; None until the job has saved or begun a step, or received a signal."""
+    """The id of a durable job's box, which has its steps and signals. None until the job has saved or begun a step, or
+    received a signal."""
     waits: str | None
-    """The numbers of the entries for which the job is parked, separated by commas."""
+    """The numbers of the waits and sleeps for which the job is parked, separated by commas."""
     base: str | None
-    """The failures and losses at the last saved step of a durable job, as FAILURES/LOSSES; None: 0/0."""
+    """The job's failures and losses before its last saved step, as FAILURES/LOSSES: they no longer count. None: 0/0."""
     cost: str | None
-    """The job's costs as text: how much of each unit a claim takes from the rates that count the unit. None: 1 of
-    each."""
+    """How much the job takes from rates that count a unit (such as tokens), as text. None: 1 from each."""
     keep: int | None
-    """Milliseconds for which the job's result is kept."""
+    """Milliseconds for which Redis keeps the job's result after success; None: not at all."""
 
     def __init__(self, task: str | None = None, state: str | None = None) -> None:
         self.task = task
         self.state = state
         self.lane: str | None = None
         self.priority: str | None = None
-        """The job's priority. None: the log lacks the job's beginning, so that the lane and the traits are unknown,
-        too."""
+        """The job's priority. None: the log lacks the job's beginning, so the lane and the traits are unknown, too."""
         self.due: int | None = None
         """Unix ms at which a scheduled job becomes ready. None: the job is not scheduled, or the time is unknown."""
         for trait in _TRAITS:
@@ -88,12 +89,13 @@ class Record:
         """The id of the worker that holds the claim in force; None if no claim is in force, or if the worker is not
         known."""
         self.entries: Entries | None = None
-        """The entries of the job's box; None if they are not known."""
+        """The steps, waits and sleeps of a durable job; None if they are not known."""
         self.mail: Signals | None = None
-        """The signals and the waits of the job; None if they are not known."""
+        """The signals and the open waits of a durable job; None if they are not known."""
         self.held: tuple[str, ...] | None = None
-        """The scopes that the claim in force holds; None if no claim is in force."""
+        """The scopes (what caps count, such as ``tenant=acme``) that the claim in force holds; None if no claim is in
+        force."""
         self.listed: ClaimScopes | None = None
-        """The scopes of the last claim with their limits; None if the log does not have the claim."""
+        """The scopes of the job's last claim with their limits; None if the log does not have the claim."""
         self.taken = False
         """True if the worker of the last claim has reported the job's real costs."""

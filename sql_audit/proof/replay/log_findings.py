@@ -12,17 +12,17 @@ from sql_audit.store.job_rows import EventRow
 
 
 class LogFindings:
-    """The findings of one queue's replay so far. Each new finding is about ``row``, the current event."""
+    """Collects the findings of the replay of one queue's log. Each new finding is about ``row``, the current event."""
 
     def __init__(self, queue: str, *, since_ms: int, before_cut: bool) -> None:
-        """Begin without findings. Events before ``since_ms`` (Unix ms) give no findings except losses."""
+        """Begin without findings. For events before ``since_ms`` (Unix ms), only losses are recorded."""
         self.queue = queue
         self.since_ms = since_ms
         self.before_cut = before_cut
-        """True if the events up to the cut of a prune are being replayed. The replay then records losses, but no
-        violations or notes."""
+        """True while the replay reads the pruned part of the log. Losses are then recorded, but no violations or
+        notes."""
         self.row: EventRow = ()
-        """The event that is being replayed."""
+        """The row of the event that is being replayed."""
         self.violations: list[Violation] = []
         """The violations: the first VIOLATIONS_KEPT of each invariant."""
         self.counts: Counter[str] = Counter()
@@ -33,11 +33,12 @@ class LogFindings:
         self.set_back: list[SetBack] = []
         """The first VIOLATIONS_KEPT occasions on which Redis' clock went back."""
         self.forgotten = 0
-        """Number of orphaned events since the last loss."""
+        """Number of events since the last loss that Redis has forgotten."""
 
     def violated(self, invariant: str, says: str, *, row: EventRow | None = None) -> None:
-        """Record that an event violates an invariant: the current event or, if it is given, the event of ``row``.
-        ``says`` is a predicate: the event is its subject.
+        """Record that an event violates an invariant. The event is ``row``, or without ``row`` the current event.
+
+        ``says`` is a phrase that continues a sentence about the event.
         """
         queue, epoch, seq, ordinal, kind, at_ms, job_id, claim, worker, _, _ = row or self.row
         if at_ms < self.since_ms or self.before_cut:
@@ -50,7 +51,7 @@ class LogFindings:
             self.violations.append(found)
 
     def judge(self, faults: Iterable[Fault]) -> None:
-        """Record each fault of the current event as a violation."""
+        """Record each of these faults of the current event as a violation."""
         for invariant, says in faults:
             self.violated(invariant, says)
 
@@ -69,9 +70,10 @@ class LogFindings:
             self.set_back.append(SetBack(OutboxId(row[1], row[2]), row[5], before[5] - row[5]))
 
     def lost(self, after: OutboxId, jobs: int, says: str) -> None:
-        """Record that Redis lost the events after the entry ``after``, and ``jobs`` live jobs.
+        """Record that Redis lost the events after the entry ``after``, and ``jobs`` live jobs. ``says`` describes the
+        loss.
 
-        The current event begins the epoch with which Redis continued.
+        The current event begins the epoch (a new history of the queue) with which Redis continued.
         """
         if self.before_cut:
             # The numbers and the entry in the text are those of jobs that the prune left in the log.

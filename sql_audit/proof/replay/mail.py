@@ -10,7 +10,7 @@ from sql_audit.store.job_rows import EventRow
 
 
 class WaitingEntry(NamedTuple):
-    """A wait or a sleep in a job's box that is not over yet."""
+    """A wait for a signal, or a sleep, of a durable job that is not over yet."""
 
     name: str
     kind: str
@@ -19,7 +19,7 @@ class WaitingEntry(NamedTuple):
 
 
 class Signals:
-    """The signals and the open waits of a durable job, after the events so far."""
+    """The signals that a durable job has received, and its open waits, after the events so far."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -31,18 +31,19 @@ class Signals:
         self.names: dict[str, list[int]] = {}
         """The numbers of the signals that no wait has taken, by name, oldest first."""
         self.keys: dict[str, tuple[int, int]] = {}
-        """By key: the number of the last signal that was sent with the key, and the epoch in which it was sent."""
+        """From a sender's key to the number of the last signal that was sent with it, and the epoch in which it was
+        sent."""
         self.lost: set[int] = set()
         """The numbers of the signals that Redis has lost for good: no restore could put them back."""
         self.skipped: set[int] = set()
-        """Numbers of signals that the log does not have: a failover took the signals from Redis. The numbers are known
-        because a worker has put back a signal with a higher number. The worker may put these signals back, too."""
+        """Numbers of signals that the log lacks, because Redis lost them in a failover. A worker has put back a signal
+        with a higher number, and may put back these signals, too."""
         self.waits: dict[int, WaitingEntry] = {}
-        """The waits and sleeps that are not over, each by its entry's number."""
+        """The waits and sleeps that are not over, by the number of each in the job's box."""
         self.ripe: EventRow | None = None
-        """The event ``signalled`` or ``parked`` after which the job is parked although it could go on: the same call
-        must wake it. The job's next event must then be ``woken``, apart from further signals. None: the job is not
-        parked, or what it waits for has not come."""
+        """The event after which the parked job can go on: ``signalled`` or ``parked``. Redis wakes the job in the same
+        call, so its next event must be ``woken``, apart from further signals. None: the job is not parked, or must
+        still wait."""
 
     def oldest(self, entry: str) -> int | None:
         """Return the number of the oldest signal that the wait named ``entry`` can take; None: no such signal."""
@@ -60,8 +61,8 @@ class Signals:
             self.keys[key] = number, epoch
 
     def put_back(self, number: int) -> None:
-        """Note that a worker has put back the signal ``number``. A wait had taken this signal, and a failover then
-        took the signal from Redis.
+        """Note that a worker has put back the signal ``number``, which a wait had taken before Redis lost it in a
+        failover.
         """
         self.skipped.update(range(self.sent + 1, min(number, SIGNALS_MAX)))
         self.skipped.discard(number)

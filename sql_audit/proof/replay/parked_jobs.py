@@ -1,4 +1,4 @@
-"""Checks the events about signals and waits of durable jobs.
+"""Checks the events about signals and waits of durable jobs. A job that waits or sleeps is parked: it has no claim.
 
 - I21: a job's signals have the numbers 1, 2, 3…, and the job's waits take each signal at most once, in order.
 - I22: a job parks only for waits and sleeps that are not over.
@@ -31,7 +31,7 @@ _PARKED: Final = str(State.PARKED)
 
 
 def send(row: EventRow, record: Record) -> Iterator[Fault]:
-    """Apply an event ``signalled`` to its job, and yield the event's faults."""
+    """Add a signal to its job, from an event ``signalled``, and yield the event's faults."""
     facts, mail = facts_in(row[10]), record.mail
     if record.life is not None and facts["life"] != record.life:
         if _is_moved(row, record):
@@ -68,19 +68,20 @@ def send(row: EventRow, record: Record) -> Iterator[Fault]:
 
 
 def _is_moved(row: EventRow, record: Record) -> bool:
-    """Return whether an event shows that the worker of the claim in force has given the job's box another id.
+    """Return whether a job has got a new box, because Redis has lost the old one. (A box has the job's steps and
+    signals.)
 
-    A worker does so if Redis has lost the claim's box and a signal has begun another box. The claim is then older than
-    the epoch. The entries and signals of the lost box are not judged.
+    A signal has then begun the new box, and the worker of the claim in force uses it. The claim is older than the
+    epoch. The steps and signals of the lost box are not judged.
     """
     is_holder = record.worker is not None and row[8] == record.worker
     return is_holder and not record.entries and is_older(record.fence, row[1])
 
 
 def forget_box_put_back(row: EventRow, facts: Facts, record: Record) -> None:
-    """Forget a box's steps and signals if the event's number of an entry or a signal is too high to be the next one.
+    """Forget a job's steps and signals if an event has a higher number of a step or a signal than the next one.
 
-    In that case Redis has lost events about the box, and a restore has put the lost steps and signals back. The job may
+    Redis has then lost events about the job's box, and a restore has put the lost steps and signals back. The job may
     then park for a wait that was put back.
     """
     entries, mail, entry = record.entries, record.mail, facts.get("entry")
@@ -98,15 +99,16 @@ def forget_box_put_back(row: EventRow, facts: Facts, record: Record) -> None:
 
 
 def lose(row: EventRow, record: Record) -> Iterator[Fault]:
-    """Apply an event ``signal_lost`` to its job, and yield the event's fault."""
+    """Remove the lost signal from its job, from an event ``signal_lost``, and yield the event's fault."""
     facts, mail = facts_in(row[10]), record.mail
     if mail is not None and facts["life"] == record.life and not mail.lose(facts["message"]):
         yield "I21", f"is about signal {facts['message']}, and no such signal waits"
 
 
 def judge_value(facts: Facts, invariant: str) -> Iterator[Fault]:
-    """Yield a fault if an event about a step or a signal has a digest or a size that a script does not write, or a
-    value with another digest or size."""
+    """Yield a fault if an event about a step or a signal has an impossible digest or size, or a value that does not fit
+    them.
+    """
     value, digest, size = facts.get("value"), facts.get("digest"), facts.get("bytes")
     is_kept = _DIGEST.fullmatch(str(digest)) is not None
     if digest is None:
@@ -125,8 +127,8 @@ def judge_value(facts: Facts, invariant: str) -> Iterator[Fault]:
 
 
 def begin_wait(row: EventRow, facts: Facts, record: Record) -> Iterator[Fault]:
-    """Apply an event ``step_begun`` to the waits of its job, and yield the event's faults. A step that is neither a
-    wait nor a sleep is ignored.
+    """Add a wait or a sleep to its job, from an event ``step_begun``, and yield the event's faults. Other steps are
+    ignored.
     """
     mail, kind, until_ms = record.mail, facts.get("kind"), facts.get("until_ms")
     if kind is None and until_ms is not None:
@@ -146,9 +148,9 @@ def begin_wait(row: EventRow, facts: Facts, record: Record) -> Iterator[Fault]:
 def end_wait(
     row: EventRow, facts: Facts, record: Record, *, was_begun: bool, is_again: bool
 ) -> Iterator[Fault]:
-    """Apply an event ``step_saved`` to the waits and the signals of its job, and yield the event's faults.
+    """End a wait or a sleep of a job, from an event ``step_saved``, and yield the event's faults.
 
-    ``was_begun``: the entry was begun before. ``is_again``: it was saved before.
+    ``was_begun`` is True if the step was begun before, ``is_again`` if it was saved before.
     """
     mail, name = record.mail, facts["name"]
     if mail is None:
@@ -173,7 +175,7 @@ def end_wait(
 
 
 def _take(row: EventRow, facts: Facts, mail: Signals) -> Iterator[Fault]:
-    """Take the signal that a saved wait names, and yield the event's faults."""
+    """Remove the signal that a wait has taken, according to the event ``row``, and yield the event's faults."""
     message, name = facts["message"], facts["name"]
     is_another = message in mail.digests and (
         mail.digests[message] != facts.get("digest")
@@ -256,13 +258,13 @@ def judge_wake(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
 
 
 def _asked(row: EventRow) -> str:
-    """Return who made a call and for which reason, as the call's event says."""
+    """Return who made a call to Redis, and for which reason, from the call's event."""
     why = facts_in(row[10]).get("why")
     return str(row[8]) if why is None else f"{row[8]} ({why})"
 
 
 def stay(kind: str, record: Record) -> Iterator[Fault]:
-    """Yield a fault if the event of type ``kind`` happens to a parked job that could go on before."""
+    """Yield a fault if an event of the type ``kind`` happens to a parked job that Redis should have woken before."""
     mail = record.mail
     if mail is not None and mail.ripe is not None and kind not in (Event.WOKEN, Event.SIGNALLED):
         mail.ripe = None
@@ -270,7 +272,8 @@ def stay(kind: str, record: Record) -> Iterator[Fault]:
 
 
 def left_parked(records: Iterable[Record], last: tuple[int, int]) -> Iterator[tuple[EventRow, str]]:
-    """Yield each event after which a job could go on, and is parked at the end of the log all the same.
+    """Yield the event after which a job should have been woken, and a phrase, for each job that is parked all the same
+    at the end of the log.
 
     ``last`` is the log's last entry. If it has the event, the log may lack the next entry of the same call.
     """
@@ -281,11 +284,13 @@ def left_parked(records: Iterable[Record], last: tuple[int, int]) -> Iterator[tu
 
 
 def is_older(fence: object, epoch: int) -> bool:
-    """Return whether the claim with this fence began before ``epoch``."""
+    """Return whether a claim began before ``epoch``, a history of the queue in Redis. ``fence`` is the claim's fencing
+    token.
+    """
     begun = str(fence).partition("-")[0]
     return begun.isascii() and begun.isdigit() and len(begun) < 20 and int(begun) < epoch
 
 
 def _numbers(waits: str | None) -> list[int]:
-    """Return the numbers of the waits and sleeps in ``waits``, a text such as ``3,4``."""
+    """Parse the numbers of waits and sleeps, separated by commas, such as ``3,4``."""
     return [int(each) for each in (waits or "").split(",") if each.isascii() and each.isdigit()]

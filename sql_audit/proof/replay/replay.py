@@ -40,7 +40,8 @@ _OF_BOXES: Final = frozenset(map(str, BOX_EVENTS))
 
 
 class Replay:
-    """The state of one queue after the events so far. Call :meth:`feed` with the rows in order, then :meth:`finish`.
+    """Replays the events of one queue and keeps the queue's state. Call :meth:`feed` with the rows in order, then
+    :meth:`finish`.
 
     The findings are attributes, such as ``violations``.
     """
@@ -90,15 +91,15 @@ class Replay:
         self._unknown_from = sorted(
             at for at, kinds in self._recorded.items() if not kinds.isdisjoint(("gap", "joined"))
         )
-        """The entries after recorded gaps that :meth:`_pass_unknown` has not passed yet."""
+        """The entries after recorded gaps of the log to which the replay has not come yet."""
         self._quarantined: tuple[int, int] | None = None
         self.at: tuple[int, int] = (0, 0)
-        """The last replayed entry, as (epoch, seq)."""
+        """The number of the last replayed entry, as (epoch, seq)."""
         self._before: OutboxId | None = None
         """The entry that was replayed before the entry ``at``; None at the first entry."""
         self._ordinal = -1
         self._first_row: EventRow = ()
-        """The first row of the last replayed entry."""
+        """The row of the first event in the last replayed entry."""
         self._deleted_at: tuple[int, int] | None = None
         """The entry with which an operator last deleted the queue."""
         self._steps: dict[str, Callable[[EventRow, str], None]] = {
@@ -115,7 +116,9 @@ class Replay:
 
     @property
     def restated(self) -> int:
-        """Number of ``baseline`` events that disagree with the log about a job's state or fence."""
+        """Number of ``baseline`` events that disagree with the earlier events about a job's state or claim. (A baseline
+        states each live job's state again.)
+        """
         return self._live.restated
 
     def feed(self, rows: Iterable[EventRow]) -> None:
@@ -160,7 +163,7 @@ class Replay:
                 found.violated("I7", f"cannot be read: {type(error).__name__}: {error}")
 
     def pass_cut(self) -> None:
-        """Report violations from the next event on: all events up to the cut of the prune have been replayed."""
+        """Report violations from the next event on, because the pruned part of the log is replayed now."""
         assert self._cut is not None
         self._pass_unknown(self._cut)
         self.at, self._found.before_cut = self._cut, False
@@ -182,9 +185,9 @@ class Replay:
             )
 
     def _pass_time(self, row: EventRow) -> None:
-        """Judge the pauses that could be judged only with the entry after them. ``row`` is the first row of that entry.
+        """Judge the pauses of scopes that need the next entry. ``row`` is the first row of this entry.
 
-        If Redis' clock went back before that entry, forget how much of each rate is in use.
+        If Redis' clock went back before the entry, forget how much of each rate is in use.
         """
         if self._first_row and row[5] < self._first_row[5]:
             self._found.clock_went_back(self._first_row)
@@ -198,7 +201,7 @@ class Replay:
     # The numbering (I5).
 
     def _pass_unknown(self, entry: tuple[int, int]) -> None:
-        """Forget all jobs if there is a recorded gap between the last entry and ``entry``."""
+        """Forget all jobs if the log has a recorded gap between the last entry and ``entry``."""
         while self._unknown_from and self._unknown_from[0] <= entry:
             if self._unknown_from.pop(0) > self.at:
                 self._live.forget()
@@ -295,7 +298,9 @@ class Replay:
             self._live.box_forgotten(row)
 
     def _forgotten_epoch(self, row: EventRow) -> None:
-        """Record the loss before an epoch that Redis itself forgot later. The epoch's first event shows the loss."""
+        """Record a loss of Redis that the first event of an epoch shows, ``row``. Redis itself has later forgotten this
+        epoch.
+        """
         if self._before is not None and facts_in(row[10])["reason"] != "attached":
             says = "Redis went on with another history, which it forgot later"
             says = f"{says}: what followed {self._before}, if anything, is lost"
@@ -303,7 +308,9 @@ class Replay:
             self.losses.append(Loss(at, row[5], self._before, 0, 0, says))
 
     def _went_ahead(self, last: OutboxId, before: OutboxId) -> None:
-        """Add a note that Redis had entries which the log lacks. Report a violation if no gap is recorded."""
+        """Add a note that Redis had entries, up to ``last``, that the log lacks after ``before``. Report a violation if
+        this gap is not recorded.
+        """
         if self._found.before_cut:
             return
         if not self._is_recorded(self.at, "gap"):
@@ -315,7 +322,9 @@ class Replay:
     def _went_back(
         self, row: EventRow, reason: str, last: OutboxId | None, before: OutboxId
     ) -> None:
-        """Record a loss: when the epoch began, Redis' last entry was older than the last entry in SQL."""
+        """Record a loss: when Redis began the epoch, its last entry (``last``) was older than ``before``, the last
+        entry in SQL.
+        """
         count = 0
         if last is not None:
             if self._orphans_are_recorded and self._survivors.get(row[1]) != last:
@@ -334,7 +343,7 @@ class Replay:
         self._found.lost(before, count, says)
 
     def _passed_over(self, row: EventRow, before: OutboxId) -> None:
-        """Record the loss before an epoch. Add a note that some of Redis' entries could not be mirrored."""
+        """Record the loss before an epoch, and add a note that the mirror could not copy some of Redis' entries."""
         survivor = self._survivors.get(row[1])
         count = 0 if survivor is not None else len(self.jobs)
         knew = "nothing" if survivor is None else f"entries up to {survivor}"
@@ -393,7 +402,7 @@ class Replay:
 
 
 def _whose(facts: Mapping[str, Any]) -> str:
-    """Return a phrase that says which server has had the queue since an epoch began. ``facts`` are the fields of the
+    """Return a phrase that names the server which has the queue since an epoch began. ``facts`` are the fields of the
     epoch's first event.
     """
     match facts.get("went_on"):

@@ -1,9 +1,9 @@
-"""Checks the steps of durable jobs (I20). In each box, the steps have the numbers 1, 2, 3… Only the claim in force
-writes a step.
+"""Checks the steps of durable jobs (invariant I20). The steps of a job have the numbers 1, 2, 3… Only the worker of the
+claim in force writes a step.
 
 After a saved step, earlier failures and losses no longer count towards the job's limits (I4).
 
-If a failover took a step from Redis, a worker may write the step again. The step must then have the same contents.
+If Redis lost a step in a failover, a worker may write the step again. The step must then have the same contents.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CLAIMED: Final = frozenset(map(str, CLAIMED_STATES))
 
 
 def judge_entry(row: EventRow, record: Record) -> Iterator[Fault]:
-    """Apply an event ``step_begun`` or ``step_saved`` to its job, and yield the event's faults."""
+    """Add a step to its job, from an event ``step_begun`` or ``step_saved``, and yield the event's faults."""
     facts = facts_in(row[10])
     entry, name = facts["entry"], facts["name"]
     yield from _written_under(row, facts, record)
@@ -62,7 +62,7 @@ def judge_entry(row: EventRow, record: Record) -> Iterator[Fault]:
 
 
 def _saved_in(row: EventRow, facts: Mapping[str, Any]) -> Saved | None:
-    """Return what an event says of its saved entry; None if the entry is only begun."""
+    """Return what an event ``step_saved`` saves. Return None for an event ``step_begun``."""
     if row[4] != Event.STEP_SAVED:
         return None
     return Saved(facts.get("digest"), facts.get("bytes"), facts.get("message"))
@@ -71,9 +71,11 @@ def _saved_in(row: EventRow, facts: Mapping[str, Any]) -> Saved | None:
 def _judge_again(
     row: EventRow, facts: Mapping[str, Any], saved: Saved | None, name: str, before: Saved | None
 ) -> Iterator[Fault]:
-    """Yield a fault if an event is about an entry that is in the box, and does not save what was begun before.
+    """Yield a fault if an event wrongly writes a step that the job already has. A worker may write a step again only if
+    Redis may have lost it, and with the same name and contents.
 
-    ``name`` and ``before`` are the entry's name and what was saved in it before; None: it was only begun.
+    ``name`` is the step's name, ``saved`` is what the event saves, and ``before`` is what was saved before. None: the
+    step is only begun.
     """
     if facts["name"] != name:
         yield "I20", f"is entry {facts['entry']} of {facts['name']!r}, which was {name!r}"
@@ -85,7 +87,7 @@ def _judge_again(
 
 
 def _difference(now: Saved, before: Saved) -> str:
-    """Return the first difference between two saves of one entry, as the end of a sentence."""
+    """Return the first difference between two saves of one step, as the end of a sentence."""
     if now.digest != before.digest:
         return f"with digest {now.digest}, which was {before.digest}"
     if now.size != before.size:
@@ -94,7 +96,7 @@ def _difference(now: Saved, before: Saved) -> str:
 
 
 def _written_under(row: EventRow, facts: Mapping[str, Any], record: Record) -> Iterator[Fault]:
-    """Yield a fault if a step was written while no claim was in force, under another claim, or by another worker.
+    """Yield a fault if a step was written without a claim in force, under another claim, or by another worker.
 
     Also yield a fault if the step's name is not valid.
     """
@@ -110,10 +112,10 @@ def _written_under(row: EventRow, facts: Mapping[str, Any], record: Record) -> I
 
 
 def _base(said: str | None, record: Record) -> Iterator[Fault]:
-    """Set the job's base: the numbers of failures and losses up to its last saved step. These failures and losses no
-    longer count.
+    """Set the number of failures and losses before a job's last saved step. They no longer count towards the job's
+    limits.
 
-    Yield a fault if the event's numbers differ from the log's.
+    ``said`` are these numbers in the event. Yield a fault if they differ from the log's.
     """
     if record.failures is not None and record.losses is not None:
         base = Base(record.failures, record.losses)

@@ -1,4 +1,5 @@
-"""Replays the schedules of one queue: each instant must be the one that the preceding event named as the next (I15).
+"""Replays the schedules of one queue. Each time at which a schedule is due must be the one that the preceding event
+named as the next (invariant I15).
 
 The replay of a schedule begins with its first event in the log, even if earlier events are missing.
 """
@@ -15,12 +16,12 @@ from sql_audit.proof.replay.log_findings import LogFindings
 from sql_audit.store.job_rows import EventRow
 
 _RUNS: Final = frozenset({"run", "not_run"})
-"""Outcomes of the runs that operators asked for. These runs are not instants of the schedule."""
+"""Outcomes of runs that an operator asked for. They do not belong to a time at which the schedule was due."""
 _ENQUEUED: Final = frozenset({"fired", "run"})
-"""Outcomes of the instants and runs that enqueued a job."""
+"""Outcomes if a job was enqueued, because the schedule was due or because an operator asked for a run."""
 
 _KEPT_OUT: Final = frozenset({"skipped", "missed", "undeclared"})
-"""Outcomes of the instants for which no job was enqueued."""
+"""Outcomes if the schedule was due, but no job was enqueued."""
 _OUTCOMES: Final = _RUNS | _ENQUEUED | _KEPT_OUT | {"duplicate"}
 _STATES: Final = frozenset({"on", "paused", "undeclared", "removed"})
 _SOURCES: Final = frozenset({"code", "live", "released"})
@@ -29,24 +30,26 @@ _SOURCES: Final = frozenset({"code", "live", "released"})
 class _Schedule(NamedTuple):
     version: int
     next_ms: int | None
-    """The next instant (Unix ms); None: the schedule is not on."""
+    """The time at which the schedule is due next (Unix ms); None: it is not on."""
     rule: str | None = None
     """The rule as JSON; None: unknown, since the log begins later."""
 
 
 class ScheduleTicks:
-    """The schedules of a queue after the events so far, and the next instant of each."""
+    """The schedules of a queue after the events so far, and when each is due next."""
 
     def __init__(
         self, found: LogFindings, live_job: Callable[[EventRow, str], Record | None]
     ) -> None:
-        """``live_job`` returns the live job of an event, and reports a wrong task or claim number in its row."""
+        """Begin without schedules. ``live_job`` returns the live job of an event, and reports a wrong task or claim
+        number in its row.
+        """
         self._violated = found.violated
         self._live_job = live_job
         self._schedules: dict[str, _Schedule] = {}
         self._asked_for: set[str] = set()
-        """Ids of the jobs of runs that operators asked for. A run and an instant of the same schedule may have the
-        same time."""
+        """Ids of jobs that were enqueued because an operator asked for a run. A run may have the same time as a regular
+        job of the schedule."""
 
     def forget(self) -> None:
         """Forget all schedules, because the log does not show what happened to them."""
@@ -82,7 +85,7 @@ class ScheduleTicks:
         self._schedules[name] = _Schedule(version, next_ms, facts["new"])
 
     def ticked(self, row: EventRow, job_id: str) -> None:
-        """Replay an event ``ticked``: a schedule came to an instant, or an operator asked for a run."""
+        """Replay an event ``ticked``: a schedule was due, or an operator asked for a run."""
         facts = facts_in(row[10])
         name, nominal, outcome = facts["name"], facts["nominal_ms"], facts["outcome"]
         if job_id != f"tick-{name}-{nominal}":
@@ -110,7 +113,7 @@ class ScheduleTicks:
             self._schedules[name] = _Schedule(facts["version"], facts.get("next_ms"), rule)
 
     def _run(self, facts: Mapping[str, Any], known: _Schedule | None) -> None:
-        """Replay a run that an operator asked for. The run must not change the schedule's next instant."""
+        """Replay a run that an operator asked for. It must not change the time at which the schedule is due next."""
         if facts["missed"]:
             self._violated("I15", f"passes over {facts['missed']} instants")
         if known is None:

@@ -1,7 +1,7 @@
-"""Replays the events ``cost_settled`` (a worker reports a job's real cost) and ``scope_paused`` (a job pauses a
-scope).
+"""Replays the events ``cost_settled`` (a worker reports how much a job really took from rates) and ``scope_paused`` (a
+job pauses a scope, such as the jobs of one tenant).
 
-This module also passes the ends of claims to the breakers. It does no I/O.
+This module also passes the ends of claims to the breakers, which pause a scope after failures. It does no I/O.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sql_audit.proof.replay.live_job import Record
 from sql_audit.store.job_rows import EventRow
 
 Fault = tuple[str, str]
-"""The number of an invariant, and a sentence."""
+"""The number of the violated invariant, and a phrase that continues a sentence about the event."""
 
 _FAILURES: Final = frozenset({Event.RETRIED, Event.DIED})
 _BREAKERS: Final = f":{FAILURES}="
@@ -31,7 +31,7 @@ _TAKEN: Final = re.compile(rf"{UNIT_PATTERN}:\d{{1,10}}(?:,{UNIT_PATTERN}:\d{{1,
 def judge_cost(
     row: EventRow, facts: Mapping[str, Any], record: Record, holders: Holders
 ) -> Iterator[Fault]:
-    """Apply an event ``cost_settled`` to the rates of its job, and yield the event's faults.
+    """Correct how much of the rates is in use, from an event ``cost_settled``, and yield the event's faults.
 
     Only the worker of the claim in force may report the cost, once, and only for units that the job's rates count.
     """
@@ -74,7 +74,7 @@ def judge_cost(
 def judge_pause(
     row: EventRow, facts: Mapping[str, Any], record: Record, holders: Holders
 ) -> Iterator[Fault]:
-    """Apply an event ``scope_paused``, and yield the event's faults.
+    """Pause a scope, from an event ``scope_paused``, and yield the event's faults.
 
     Only the worker of the claim in force may pause a scope. The scope must belong to a rate or a breaker of the job.
     The event must not make an earlier pause shorter.
@@ -97,8 +97,8 @@ def judge_pause(
 def judge_end(
     event: Event, row: EventRow, facts: Mapping[str, Any], record: Record, holders: Holders
 ) -> Iterator[Fault]:
-    """Apply the end of a job's claim to its breakers. Yield a fault for each scope that this end wrongly pauses or
-    does not pause.
+    """Apply the end of a claim to the job's breakers, which pause a scope after failures. Yield a fault for each scope
+    that is wrongly paused or not paused.
 
     Also yield a fault if the job's handler has paused a scope, and the claim does not end with the job given back for
     this reason.
@@ -114,7 +114,9 @@ def judge_end(
 
 
 def judge_success(row: EventRow, record: Record, holders: Holders) -> Iterator[Fault]:
-    """Apply a job's success to its breakers, and yield a fault if the job's handler had paused a scope."""
+    """Apply a job's success to its breakers. Yield a fault if the job's handler had paused a scope: such a handler must
+    give the job back.
+    """
     breakers = holders.breakers
     if breakers.handled or record.listed is None or record.listed.breakers:
         listed = () if record.listed is None else record.listed.breakers
@@ -123,9 +125,9 @@ def judge_success(row: EventRow, record: Record, holders: Holders) -> Iterator[F
 
 
 def _breakers_of(record: Record) -> set[str] | None:
-    """Return the scopes of a job's breakers; None: not known.
+    """Return the scopes that the job's breakers may pause; None: not known.
 
-    If the log lacks the job's beginning, return only the breakers that had a limit at the job's last claim.
+    If the log lacks the job's beginning, return only those that had a limit at the job's last claim.
     """
     listed = {scope for scope, _ in record.listed.breakers} if record.listed is not None else None
     if record.priority is None:

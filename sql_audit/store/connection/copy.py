@@ -27,7 +27,7 @@ class Rows(list[Row]):
 
 
 class EventRows(Rows):
-    """Rows of ``job_event`` to write. Their lines of COPY may already be known."""
+    """Rows of ``job_event`` to write. Their lines in PostgreSQL's COPY format may already be known."""
 
     def __init__(self, rows: Iterable[Row], lines: Sequence[str] | None = None) -> None:
         """Make the list of ``rows``. ``lines`` are the lines that :func:`plain_line` makes of the rows; None: not known
@@ -71,7 +71,9 @@ def plain_line(row: Row) -> str:
 
 
 def event_line(row: Row) -> str:
-    """Return the line of a row of ``job_event``, as :func:`plain_line` does, but faster."""
+    """Return a row of ``job_event`` as a line of COPY in which nothing is escaped yet, as :func:`plain_line` does, but
+    faster.
+    """
     queue, epoch, seq, ordinal, kind, at_ms, job_id, claim, worker, task, detail = row
     return (
         f"{queue}\t{epoch}\t{seq}\t{ordinal}\t{kind}\t{at_ms}\t{job_id if job_id is not None else _NULL}"

@@ -71,12 +71,12 @@ SQLITE_ROWS: Final = 256
 """Number of rows in one INSERT into SQLite. Such an INSERT takes a quarter less time than one INSERT for each row."""
 
 BACKGROUND_ROWS: Final = 500
-"""Minimum number of rows for a second thread, which does other work while SQLite inserts the rows. For fewer rows,
-starting the thread would cost more time than it saves."""
+"""Minimum number of rows for which a second thread is started while SQLite inserts the rows. For fewer rows, starting
+the thread would take more time than it saves."""
 
 PAUSE_S: Final = 1.0
-"""Seconds for which the writer's connection to PostgreSQL may be unused before the next use checks whether the server
-has closed it. Readers' connections are checked before every use."""
+"""Seconds without use after which the writer's connection to PostgreSQL is checked before the next use: the server may
+have closed it. Readers' connections are checked before every use."""
 
 _LIBPQ: Final = re.compile(
     r"(?:^|\s)(?:host|hostaddr|port|dbname|user|password|passfile|service|sslmode)\s*=",
@@ -273,10 +273,8 @@ class Database:
         return ended
 
     def _raise_if_not_writable(self, error: BaseException) -> None:
-        """Raise AuditUnavailable if the SQLite file's directory is missing. Raise AuditNotWritable if ``error`` is
-        about rights.
-
-        Otherwise return.
+        """Raise AuditUnavailable if the SQLite file's directory is missing, and AuditNotWritable if ``error`` is about
+        rights. Otherwise return.
         """
         if not self.path.parent.is_dir():
             raise AuditUnavailable(url=self.url, why=driver_errors.missing(self.path)) from error

@@ -1,9 +1,9 @@
-"""Checks that an audit database is still in its place: a copy must not be mirrored into as if it were the original.
+"""Checks that an audit database is still in its place: a mirror must not write into a copy as if it were the original.
 
-A copy (pg_dump for staging, cp) has the audit id of the original, so Redis cannot tell the two apart. A mirror of the
+A copy (pg_dump for staging, cp) has the audit id of the original, so Redis cannot distinguish the two. A mirror of the
 copy would take the original's next events, and trim them in Redis.
 
-So a database stores its place when it is first mirrored into. On PostgreSQL, the place is the system identifier and the
+So a database stores its place when a mirror first uses it. On PostgreSQL, the place is the system identifier and the
 database's oid; on SQLite, the file system and the file's inode. (If the role may not read the system identifier, only
 the oid is compared.)
 
@@ -40,18 +40,26 @@ _OID: Final = text("SELECT oid FROM pg_database WHERE datname = current_database
 
 
 _KEPT_BACK: Final = ("42501", "42883")
-"""SQLSTATEs of a missing right and of a missing function: some services do not let users read the system
-identifier."""
+"""SQLSTATEs that mean that the user may not read PostgreSQL's system identifier: a right or the function is missing, as
+at some hosting services."""
 _UNKNOWN: Final = "unknown"
 
 
 def database_place(database: Database) -> str:
-    """Return the place of a database, as a text to compare. Raise the errors of its driver."""
+    """Return a text that identifies where a database is: PostgreSQL's system identifier and the oid, or the SQLite
+    file's inode.
+
+    Raise the errors of its driver.
+    """
     return place_of(database.readers)
 
 
 def place_of(engine: Engine) -> str:
-    """Return the place of an engine's database, as a text to compare. Raise the errors of its driver."""
+    """Return a text that identifies where an engine's database is: PostgreSQL's system identifier and the oid, or the
+    SQLite file's inode.
+
+    Raise the errors of its driver.
+    """
     if engine.dialect.name == "sqlite":
         path = Path(engine.url.database or "")
         # st_dev is not used, since it may change when the machine starts again.
@@ -70,7 +78,8 @@ def place_of(engine: Engine) -> str:
 
 
 def check_identity(database: Database) -> None:
-    """Check that a database is in its stored place. If no place is stored yet, store the current one.
+    """Check that a database is in its stored place, so that it is no copy. If no place is stored yet, store the current
+    one.
 
     Raise AuditCopied if the database is in another place.
     """
@@ -88,23 +97,25 @@ def check_identity(database: Database) -> None:
 
 
 def is_less_known(one: str, other: str) -> bool:
-    """Return whether ``one`` may be the place ``other``: it has the same oid, but no system identifier."""
+    """Return whether two places may be the same: ``one`` has the same oid as ``other``, but no system identifier."""
     unknown, _, oid = one.partition("/")
     return unknown.endswith(f" {_UNKNOWN}") and one != other and other.endswith(f"/{oid}")
 
 
 def rebind(database: Database) -> str:
-    """Store the database's current place after a move or a restore, and return the place."""
+    """Store a database's current place, because it was moved or restored, and return the place. A mirror then accepts
+    it again.
+    """
     here = database_place(database)
     _write(database, _REBIND, here)
     return here
 
 
 def fork(database: Database) -> str:
-    """Make a copied database a new log with a new audit id, and return the id.
+    """Make a copied database a log of its own with a new audit id, and return the id.
 
-    The chains continue with the original's chain id. The queues have no source any more: any Redis that has a queue of
-    the same name may become its source.
+    The chains of hashes continue with the original's chain id. The queues no longer belong to a Redis: any Redis that
+    has a queue of the same name may be mirrored into the new log.
     """
     audit_id = secrets.token_hex(16)
     _write(database, _FORK, database_place(database), audit_id=audit_id)

@@ -22,22 +22,22 @@ from sql_audit.errors import AuditError, AuditRefused, AuditUnavailable, PlaceTa
 from sql_audit.store.schema.tables import EVERYDAY_INDEXES, metadata
 
 _OF_SCHEMA: Final = frozenset({"22001", "22P05"})
-"""SQLSTATEs of two data exceptions: a text is too long for its column; the database's encoding lacks a character. With
-the migration's columns and encoding, no row of the mirror causes them."""
+"""SQLSTATEs of errors about a text that is too long for its column or not in the database's encoding. They mean that
+the schema was changed: with the migration's columns and encoding, no row of the mirror causes them."""
 _LOCKED: Final = ("SQLITE_BUSY", "SQLITE_LOCKED")
 """Prefixes of the names of SQLite's errors about a lock of another connection."""
 _LOCK_TIMEOUT: Final = "55P03"
 """The SQLSTATE of the error that a lock was not free within PostgreSQL's ``lock_timeout``."""
 _AWAY: Final = (*_LOCKED, "SQLITE_CANTOPEN", "SQLITE_IOERR")
-"""Prefixes of the names of SQLite's errors that another process or the disk causes."""
+"""Prefixes of the names of SQLite's errors whose cause is another process or the disk, and not the rows."""
 _NOT_YET: Final = frozenset({"57P01", "57P02", "57P03", "53300"})
-"""SQLSTATEs with which PostgreSQL says that it does not serve now, but will: it starts, it is being shut down, or it
-has no connection left."""
+"""SQLSTATEs with which PostgreSQL says that it cannot serve at the moment: it is starting or shutting down, or has no
+connection left."""
 _NOT_YET_SIGNS: Final = (
     "the database system is", "too many clients", "too many connections", "remaining connection slots",
     "no more connections allowed", "terminating connection due to",
 )  # fmt: skip
-"""Parts of the messages of the errors in ``_NOT_YET``. PgBouncer writes "no more connections allowed", PostgreSQL the
+"""Parts of messages that mean the same as ``_NOT_YET``. PgBouncer writes "no more connections allowed", PostgreSQL the
 others."""
 _PARTITION: Final = re.compile(r"job_event_(?:default|\d{4}_\d\d)")
 
@@ -45,8 +45,8 @@ _PARTITION: Final = re.compile(r"job_event_(?:default|\d{4}_\d\d)")
 def data_refused(error: BaseException) -> bool:
     """Return whether the database refused rows because of their content, so that another try would fail, too.
 
-    Return False if the rows were refused by a column, a constraint or a trigger that an operator added: such rows are
-    good.
+    Return False if a column, a constraint or a trigger that an operator added refused the rows: the rows themselves are
+    valid.
     """
     if isinstance(error, PlaceTaken):
         return True
@@ -153,7 +153,9 @@ file."""
 
 
 def is_about_rights(error: BaseException) -> bool:
-    """Return whether an error means that SQLite or the operating system could not open or write a file."""
+    """Return whether an error means that SQLite could not open or write a file, because of missing rights or the file
+    system.
+    """
     if isinstance(error, sqlite3.OperationalError):
         return any(sign in str(error) for sign in _SIGNS)
     return isinstance(error, OSError) and error.errno in (

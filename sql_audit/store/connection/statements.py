@@ -30,31 +30,31 @@ from sql_audit.store.schema.tables import (
 )
 
 VERSION_TABLE: Final = "audit_schema_version"
-"""The table with the version of the schema. It does not have alembic's default name, so that an application may have
-its own tables in the same database."""
+"""The name of the table with the version of the schema. It differs from alembic's default name, so that an application
+may have its own tables in the same database."""
 
 SCHEMA_VERSION: Final = select(column("version_num", Text())).select_from(table(VERSION_TABLE))
-"""Selects the version of the schema."""
+"""A query for the version of the schema."""
 
 AUDIT_ID: Final = select(audit_meta.c.audit_id)
-"""Selects the id of this database, by which Redis knows it."""
+"""A query for the random id of this audit database. Redis stores it for each queue that the database mirrors."""
 
 CHAIN_ID: Final = select(func.coalesce(audit_meta.c.chain_id, audit_meta.c.audit_id))
-"""Selects the id with which this database's chains begin: the audit id, or, for a forked copy, the id of the
-original."""
+"""A query for the id from which this database's chains of hashes begin: the audit id, or, in a forked copy, the id of
+the original."""
 
 CURSOR: Final = select(mirror_cursor).where(mirror_cursor.c.queue == bindparam("queue"))
-"""Selects a queue's cursor without a lock."""
+"""A query for the mirror's position in a queue, without a lock."""
 
 LOCKED_CURSOR: Final = CURSOR.add_columns(
     SCHEMA_VERSION.scalar_subquery().label("schema_version")
 ).with_for_update(skip_locked=True)
-"""Selects and locks a queue's cursor, and selects the version of the schema. It selects no row if another mirror has
-locked the cursor. (On SQLite, the writer has locked the whole database already.)"""
+"""A query that locks and returns the mirror's position in a queue, and the version of the schema. It returns no row if
+another mirror has locked the position. (On SQLite, the writer has locked the whole database already.)"""
 
 LOCK_CURSORS: Final = "LOCK TABLE mirror_cursor IN EXCLUSIVE MODE"
-"""Waits, on PostgreSQL, until no mirror is within a batch. After that, no mirror can lock a cursor until the
-transaction ends."""
+"""Waits until no mirror is writing a batch, and keeps mirrors from writing until the transaction ends. For
+PostgreSQL."""
 
 _NEW_CURSOR = {
     "queue": bindparam("queue"),
@@ -68,21 +68,22 @@ CREATE_CURSOR: Final = {
     "sqlite": sqlite.insert(mirror_cursor).values(_NEW_CURSOR).on_conflict_do_nothing(),
     "postgresql": postgresql.insert(mirror_cursor).values(_NEW_CURSOR).on_conflict_do_nothing(),
 }
-"""Inserts a queue's first cursor, unless another mirror has inserted it already."""
+"""Inserts the row with the mirror's position in a queue, unless it exists."""
 
 ADVANCE_CURSOR: Final = (
     mirror_cursor.update()
     .where(mirror_cursor.c.queue == bindparam("the_queue"))
     .values({c.name: bindparam(c.name) for c in mirror_cursor.columns if c.name != "queue"})
 )
-"""Moves a queue's cursor, which must be locked."""
+"""Changes the mirror's position in a queue. The position must be locked."""
 
 BIND_CURSOR: Final = (
     mirror_cursor.update()
     .where(mirror_cursor.c.queue == bindparam("the_queue"))
     .values(prefix=bindparam("prefix"), stamp=bindparam("stamp"))
 )
-"""Sets a queue's source. The queue's cursor must be locked."""
+"""Stores the Redis from which a queue comes: its key prefix and the queue's stamp, a random mark. The queue's cursor
+must be locked."""
 
 RELEASE_CURSOR: Final = (
     mirror_cursor.update()
@@ -91,17 +92,17 @@ RELEASE_CURSOR: Final = (
     .where(mirror_cursor.c.stamp == bindparam("the_stamp"))
     .values(stamp=None)
 )
-"""Removes a queue's stamp if it is still ``the_stamp``, so that the next Redis that attaches the queue under this
-prefix becomes the queue's source."""
+"""Deletes a queue's stamp, its random mark, if it is still ``the_stamp``. The queue may then be mirrored from another
+Redis with the same key prefix."""
 
 INSERT_BATCH: Final = mirror_batch.insert()
-"""Inserts the next batch of the chain."""
+"""Inserts the next batch of the chain of hashes."""
 
 INSERT_EPOCHS: Final = mirror_epoch.insert()
-"""Inserts beginnings of epochs and breaks in the numbering."""
+"""Inserts the beginnings of epochs, and the places where entry numbers are missing."""
 
 INSERT_QUARANTINE: Final = quarantine.insert()
-"""Inserts the raw bytes of entries that could not become rows unchanged."""
+"""Inserts the raw bytes of outbox entries that could not be stored unchanged."""
 
 
 def _names(columns: tuple[str, ...]) -> str:
@@ -193,7 +194,7 @@ class SQLITE:
         f"{_insert(job_attempt, ATTEMPT_COLUMNS)} "
         f"ON CONFLICT ({_names(_keys(job_attempt))}) DO UPDATE SET {_ATTEMPT_ENDS}"
     )
-    """Inserts claims, or fills the columns of their rows."""
+    """Inserts claims, or sets the columns of their end if they have a row."""
 
     COUNT_MINUTES: Final = f"{_insert(claim_minute, _MINUTE_COLUMNS)} {_added('MAX')}"
     """Adds the counts of a batch's ended claims."""
@@ -214,8 +215,8 @@ class POSTGRESQL:
         "SET LOCAL idle_in_transaction_session_timeout = {idle_ms:d}; "
         "SET LOCAL client_min_messages = warning"
     )
-    """Makes the settings of a transaction that writes. It makes no settings of the session, since a pooler gives the
-    session to other clients."""
+    """Makes settings for one transaction that writes. No setting outlives the transaction, because a pooler gives the
+    connection to other clients."""
 
     END_STALLED: Final = (
         "SELECT COUNT(pg_terminate_backend(pid)) FROM pg_stat_activity "
@@ -224,14 +225,14 @@ class POSTGRESQL:
         "AND state = 'active' AND wait_event = 'ClientRead' "
         "AND xact_start < now() - %s * interval '1 millisecond'"
     )
-    """Ends the connections of mirrors that are within a COPY and send nothing. Returns their number."""
+    """Ends the connections of mirrors that hang within a COPY, and returns how many it ended."""
 
     TAKEN: Final = (
         "SELECT epoch, seq FROM job_event WHERE queue = %s AND (epoch, seq) >= (%s, %s) "
         "AND (epoch, seq) <= (%s, %s) LIMIT 1"
     )
-    """Selects the number of an event that SQL has within a range of numbers. The primary key does not prevent a second
-    event with the same number, since the key also has the event's time."""
+    """A query for an event that SQL already has within a range of numbers. The primary key does not prevent a second
+    event with the same number, since the key also contains the event's time."""
 
     COUNT_MINUTES: Final = (
         f"INSERT INTO claim_minute ({_names(_MINUTE_COLUMNS)}) SELECT * FROM unnest("
@@ -247,8 +248,7 @@ class POSTGRESQL:
     """Inserts jobs that have no row yet."""
 
     COPY_JOBS_STAGING: Final = f"COPY job_staging ({_names(JOB_COLUMNS)}) FROM STDIN"
-    """Inserts jobs into the staging table if the table ``job`` already has a row for them. UPDATE_JOBS reads the
-    staging table."""
+    """Writes rows of jobs that already have a row in ``job`` into the staging table. UPDATE_JOBS then reads it."""
 
     UPDATE_JOBS: Final = (
         f"UPDATE job SET {_assignments(JOB_COLUMNS, _keys(job), 's')} FROM job_staging s "
@@ -262,8 +262,8 @@ class POSTGRESQL:
     COPY_ATTEMPTS_STAGING: Final = (
         f"COPY job_attempt_staging ({_names(ATTEMPT_COLUMNS)}) FROM STDIN"
     )
-    """Inserts claims into the staging table if the table ``job_attempt`` may already have a row for them. END_ATTEMPTS
-    reads the staging table."""
+    """Writes rows of claims that may already have a row in ``job_attempt`` into the staging table. END_ATTEMPTS then
+    reads it."""
 
     STAGING: Final = {
         copy: f"CREATE TEMPORARY TABLE IF NOT EXISTS {name}_staging ON COMMIT DROP AS SELECT {_names(columns)} "
@@ -273,13 +273,15 @@ class POSTGRESQL:
             (COPY_ATTEMPTS_STAGING, "job_attempt", ATTEMPT_COLUMNS),
         )
     }
-    """Creates the staging table that a statement needs, by statement. The table has only the mirror's columns, since an
-    operator may have added other columns. It is dropped at the end of the transaction. If the temporary table stayed,
-    it would hold back the cluster's oldest transaction id until the connection is closed."""
+    """By statement: the SQL that creates the temporary table into which it writes.
+
+    The table has only the mirror's columns, since an operator may have added others. It is dropped at the end of the
+    transaction: otherwise it would hold back the cluster's oldest transaction id until the connection is closed."""
 
     END_ATTEMPTS: Final = (
         f"INSERT INTO job_attempt ({_names(ATTEMPT_COLUMNS)}) "
         f"SELECT {_names(ATTEMPT_COLUMNS)} FROM job_attempt_staging "
         f"ON CONFLICT ({_names(_keys(job_attempt))}) DO UPDATE SET {_ATTEMPT_ENDS}"
     )
-    """Fills the rows of claims that began in earlier batches; inserts claims whose beginning SQL does not have."""
+    """Sets the columns of the end of claims that began in earlier batches. Inserts claims whose beginning SQL does not
+    have."""

@@ -27,7 +27,7 @@ POSTGRES_EVENTS: Final = (
     "CREATE TABLE job_event_default PARTITION OF job_event DEFAULT",
     refuse_truncate("job_event_default"),
 )
-"""Further DDL of ``job_event`` on PostgreSQL: its primary key, and the default partition."""
+"""Statements that complete ``job_event`` on PostgreSQL: its primary key, and the default partition."""
 
 
 def create_schema(connection: Connection) -> None:

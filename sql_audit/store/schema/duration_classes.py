@@ -1,4 +1,4 @@
-"""Classes of ended claims by duration. With them, an index finds the claims that were in force at a moment."""
+"""Classes of ended claims by duration. With them, an index finds the claims that were in force at a given moment."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Final
 
 _LASTED: Final = "ended_at_ms - COALESCE(ready_at_ms, claimed_at_ms, ended_at_ms)"
 SPANS_MS: Final = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
-"""The upper bounds of the classes of durations (ms). Durations from the last bound on are one more class."""
+"""The upper bounds of the classes of durations (ms). One more class has all durations from the last bound on."""
 
 
 def _class_of(lasted: str) -> str:
     """Return an SQL expression for the number of a duration's class. ``lasted`` is an SQL expression for the duration
-    (ms).
+    in ms.
     """
     bounds = " ".join(f"WHEN {lasted} < {bound} THEN {k}" for k, bound in enumerate(SPANS_MS))
     return f"CASE {bounds} ELSE {len(SPANS_MS)} END"

@@ -42,16 +42,16 @@ from sql_audit.store.schema.duration_classes import RAN, SPAN
 metadata = MetaData()
 
 QUARANTINED: Final = "quarantined"
-"""The type of a row that takes the place of an event that the decoder or SQL refused."""
+"""The type of an event's row if the event itself could not be decoded or stored."""
 
 TERMINAL_STATES: Final = tuple(dict.fromkeys(str(t.event) for t in TRANSITIONS if t.target is None))
 """The states of jobs that left Redis. Each state is named after the event that ended the job."""
 
 GONE: Final = "gone"
-"""The state of a job that Redis does not have, although the log has no event that ended it."""
+"""The state of a job that Redis no longer has, although no event in the log ended it."""
 
 LOST: Final = "lost"
-"""The state of a job that Redis had and forgot; also the outcome of a claim that no event ended."""
+"""The state of a job that Redis has lost; also the outcome of a claim that no event ended."""
 
 JOB_STATES: Final = (*(str(s) for s in State), *TERMINAL_STATES, GONE, LOST)
 

@@ -14,8 +14,8 @@ DOORS: Final = {
     "mirror_batch": "OLD.batch <= p.cut_batch",
     "quarantine": "OLD.batch <= p.cut_batch",
 }
-"""The tables from which a prune may delete rows. Each has an SQL condition that is true if a row OLD is before the cut
-of the prune; p is the prune's row of ``mirror_prune``."""
+"""The tables from which a prune may delete rows. For each table, an SQL condition says which rows: OLD is the row, and
+p is the prune's row of ``mirror_prune`` with the entry up to which jobs are removed."""
 
 
 def triggers(dialect: str, table: str) -> tuple[str, ...]:
