@@ -43,7 +43,7 @@ _WHY: Final = {
     "full": "the queue had no room for it: raise kept_max_bytes of the queue, or keep results for less time",
 }
 REASONS: Final = frozenset(_WHY)
-"""The reasons why a result, or the value of a step, is missing. A reason stands where the value's digest would."""
+"""The reasons why a result, or the value of a step, is missing. It takes the place of the digest of the value."""
 
 
 def reason_of(missing: str) -> str:

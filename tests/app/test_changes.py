@@ -33,6 +33,7 @@ def counts(app: App) -> tuple[int, int, int]:
     return sum(found.ready.values()), found.scheduled, found.dead
 
 
+@pytest.mark.slow
 def test_jobs_are_cancelled_and_edited_by_a_filter(app: App) -> None:
     enqueue(app, 300)
     enqueue(app, 3, delay=60)
@@ -65,6 +66,7 @@ def test_dead_jobs_are_requeued_and_pruned_by_a_filter(app: App, valkey_url: str
     assert (1, 0, 0) == counts(app)
 
 
+@pytest.mark.slow
 def test_each_method_that_changes_many_jobs_has_an_async_form(app: App, valkey_url: str) -> None:
     enqueue(app, 5)
     with Seed(valkey_url, "mail", real_clock=True) as seed:
@@ -84,6 +86,7 @@ def test_each_method_that_changes_many_jobs_has_an_async_form(app: App, valkey_u
     assert [5, 1, 1, 6] == asyncio.run(change())
 
 
+@pytest.mark.slow
 def test_a_change_of_many_jobs_that_was_stopped_continues_at_the_position_that_it_last_reported(
     app: App,
 ) -> None:

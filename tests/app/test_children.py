@@ -168,6 +168,7 @@ def test_a_map_with_min_success_ends_though_a_child_has_failed(
     assert [([0, 1, 2, 4], [(3, False)])] * 2 == did
 
 
+@pytest.mark.slow
 def test_if_dead_children_are_requeued_their_dead_parent_continues_without_running_the_other_children_again(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
@@ -268,6 +269,7 @@ def test_a_parent_that_gets_no_signal_finds_the_ends_of_its_children_by_itself(
     assert [1] == did
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["Cancelled", "Expired", "Gone"])
 def test_every_end_of_a_child_reaches_its_parent(
     app: App, fake: testing.Fake, did: list[Any], end: str
@@ -306,6 +308,7 @@ def test_every_end_of_a_child_reaches_its_parent(
     assert [end] == did
 
 
+@pytest.mark.slow
 def test_parallel_branches_must_give_their_children_different_names(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:

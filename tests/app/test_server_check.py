@@ -71,6 +71,7 @@ def test_the_option_force_turns_a_refusal_into_a_warning(
     assert "server: eviction: its maxmemory-policy allkeys-lru lets it delete jobs" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_replica_is_refused_with_an_error_that_names_the_primary(
     start_redis: Callable[..., RedisServer],
 ) -> None:

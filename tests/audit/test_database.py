@@ -131,6 +131,7 @@ def test_alembic_reports_a_difference_between_the_migrations_and_the_schema(
     database.close()
 
 
+@pytest.mark.slow
 def test_a_mirror_knows_all_schema_versions_without_an_import_of_alembic() -> None:
     """Checks the list of schema versions in the code. An import of alembic takes as long as all other imports of a
     mirror."""

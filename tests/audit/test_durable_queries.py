@@ -74,6 +74,7 @@ def test_the_documented_query_of_steps_in_doubt_names_the_claim_that_began_each_
     ]
 
 
+@pytest.mark.slow
 def test_the_documented_query_of_approvals_names_the_sender_and_the_claim_of_each_signal(
     log: Database,
 ) -> None:

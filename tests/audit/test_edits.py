@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from rq_core.connections.client import Client
 from rq_core.model.job import NewJob, profile
 from rq_core.protocol.calls import claims
@@ -22,6 +24,7 @@ from tests.kit.fleet import QUEUE
 from tests.kit.seed import Seed
 
 
+@pytest.mark.slow
 def test_the_event_of_an_edit_has_the_values_from_before_the_edit(
     client: Client, database: Database
 ) -> None:

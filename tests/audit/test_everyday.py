@@ -51,6 +51,7 @@ def test_no_everyday_query_scans_a_large_table(long_log: Database) -> None:
     assert {title: lines for title, lines in scans.items() if lines} == {}
 
 
+@pytest.mark.slow
 def test_events_of_jobs_are_found_by_an_index_on_job_ids(long_log: Database) -> None:
     """Checks that the query uses the index. A scan of ten million events took 1.7 s."""
 

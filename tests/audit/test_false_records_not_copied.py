@@ -105,6 +105,7 @@ def test_the_doctor_restores_no_state_line_from_a_changed_event(
     assert before == contents(seed)
 
 
+@pytest.mark.slow
 def test_the_doctor_repairs_a_changed_state_line_though_the_row_of_another_job_in_sql_is_false(
     seed: Seed, database: Database
 ) -> None:
@@ -119,6 +120,7 @@ def test_the_doctor_repairs_a_changed_state_line_though_the_row_of_another_job_i
     assert before | {"outbox": []} == contents(seed) | {"outbox": []}
 
 
+@pytest.mark.slow
 def test_an_undamaged_queue_costs_no_further_check(
     seed: Seed, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +146,7 @@ def test_a_job_that_changes_during_a_paged_read_is_not_checked(
     assert ["still"] == [each.job_id for each in found]
 
 
+@pytest.mark.slow
 def test_a_repair_reads_as_many_events_as_the_damaged_jobs_need(
     seed: Seed, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +190,7 @@ def end_of_another_job(seed: Seed, database: Database) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forge", [false_digest, false_end, removed_end, end_of_another_job])
 def test_the_doctor_keeps_a_result_that_differs_from_a_changed_log(
     seed: Seed, database: Database, forge: Callable[[Seed, Database], None]
@@ -201,6 +205,7 @@ def test_the_doctor_keeps_a_result_that_differs_from_a_changed_log(
     assert before == contents(seed)
 
 
+@pytest.mark.slow
 def test_the_doctor_keeps_the_expiry_of_a_name_that_differs_from_a_changed_event(
     seed: Seed, database: Database
 ) -> None:

@@ -62,6 +62,7 @@ def found(database: Database) -> list[tuple[str, Any]]:
     return [(each.invariant, each.says) for each in verify(database).violations]
 
 
+@pytest.mark.slow
 def test_verify_accepts_the_saved_result_of_a_child(client: Client, database: Database) -> None:
     run_family(client, "7", "7")
     mirror(client, database)

@@ -134,6 +134,7 @@ def test_the_option_audit_result_decides_whether_the_log_keeps_the_values_of_ste
     assert [] == verify(database).violations
 
 
+@pytest.mark.slow
 def test_a_flow_that_has_succeeded_is_forked_from_a_log_with_its_values(
     app: App, database: Database, did: list[str]
 ) -> None:
@@ -206,6 +207,7 @@ def test_verify_finds_nothing_wrong_with_a_fork_of_a_dead_job(
     assert (LogVerdict.HOLDS, []) == (result.verdict, result.violations)
 
 
+@pytest.mark.slow
 def test_verify_holds_for_a_fork_with_waits_and_sleeps(
     app: App, database: Database, did: list[str]
 ) -> None:

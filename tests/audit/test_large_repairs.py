@@ -50,6 +50,7 @@ def mended(seed: Seed, database: Database) -> list[Finding]:
     return repair(seed.client, seed.queue, found, by="ada", audit=audited(seed, database))
 
 
+@pytest.mark.slow
 def test_saved_steps_with_large_values_are_repaired_in_short_calls(
     seed: Seed, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def mirrored(database: Database, *ids: str) -> bool:
     return {row["job_id"] for row in rows}.issuperset(ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("meanwhile", [1, 2_500], ids=["few", "more than the ring keeps"])
 def test_a_running_mirror_continues_when_the_audit_log_is_switched_on_again(
     meanwhile: int,
@@ -77,6 +78,7 @@ def test_a_running_mirror_continues_when_the_audit_log_is_switched_on_again(
     assert verify(database).verdict is LogVerdict.HOLDS
 
 
+@pytest.mark.slow
 def test_audit_off_also_mirrors_events_that_arrive_while_it_switches_the_log_off(
     valkey_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

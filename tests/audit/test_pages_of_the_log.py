@@ -60,6 +60,7 @@ WANTED = [
 ]
 
 
+@pytest.mark.slow
 def test_pages_of_ended_claims_have_each_claim_once(
     long_log: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

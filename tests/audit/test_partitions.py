@@ -132,6 +132,7 @@ def test_a_mirror_that_cannot_create_a_partition_because_of_a_reader_logs_it_onc
     assert caplog.records[-1].message.endswith("has its partition")
 
 
+@pytest.mark.slow
 def test_dropping_an_old_month_keeps_the_rows_that_are_still_needed(
     postgres: Database, writer: StreamWriter, source: Any
 ) -> None:

@@ -140,6 +140,7 @@ def test_a_secret_argument_is_stored_only_with_the_waiting_job(
     assert SECRET not in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task",
     [crew.retried_unsurely, crew.retried_unsurely_in_thread, crew.retried_unsurely_apart],

@@ -404,6 +404,7 @@ WRONG: list[tuple[str, int, list[str], str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "words", "said"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG]
 )

@@ -128,6 +128,7 @@ def test_a_slow_statement_is_ended_at_its_time_limit(database: Database, audit_u
     own.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("audit_url", ["postgresql"], indirect=True)
 def test_a_locked_table_causes_an_error_within_the_time_limit(
     asks: LogQuestions, database: Database

@@ -204,6 +204,7 @@ def test_a_scope_that_is_only_partly_encoded_is_refused(value: str, app: App) ->
     assert app.set_cap("q", "send.tenant=a%25b", 3).outcome == "changed"
 
 
+@pytest.mark.slow
 def test_arguments_that_are_not_json_are_refused(app: App) -> None:
     for value in (
         float("nan"),
@@ -228,6 +229,7 @@ WHOLE_NUMBERS = [2**53 - 1, 2**53, 2**53 + 1, 2**63 - 1, 2**63, -(2**63) - 1, 10
 TEXTS = [text for text in NAMES.values() if isinstance(text, str) and "\ud83d" not in text]
 
 
+@pytest.mark.slow
 def test_accepted_values_are_kept_unchanged(app: App, database: Database) -> None:
     """Checks key values, arguments and reasons, in the claims of workers and in SQL."""
     values = [*TEXTS, *WHOLE_NUMBERS]

@@ -498,6 +498,7 @@ def test_replay_accepts_a_claim_under_a_rate_after_the_clock_was_set_back(
     assert [] == replay(log).violations
 
 
+@pytest.mark.slow
 def test_replay_forgets_rates_that_are_no_longer_exhausted(log: MemoryWriter) -> None:
     for n in range(5_000):
         enqueue(log, f"j{n}")

@@ -74,6 +74,7 @@ WAYS: list[Callable[[Missing], None]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ways", [WAYS[:1], WAYS], ids=["whole", "with-gaps"])
 @pytest.mark.parametrize("seed", range(4))
 def test_correct_results_names_and_ids_are_never_reported_as_differences(

@@ -59,6 +59,7 @@ def mirrored(database: Database, writer: StreamWriter) -> bool:
     return bool(cursor) and cursor[0]["entries"] == len(writer.log)
 
 
+@pytest.mark.slow
 def test_the_mirror_service_finds_new_queues_and_new_entries(
     source: StreamSource, valkey_url: str, database: Database
 ) -> None:
@@ -245,6 +246,7 @@ def test_the_mirror_service_continues_after_an_outage_of_sql(
     assert auditlog.told_by_sql(database, writer.queue) == auditlog.told_by_stream(writer.log)
 
 
+@pytest.mark.slow
 def test_the_mirror_service_replaces_a_connection_that_postgres_ended(
     valkey_url: str, writer: StreamWriter, postgres_url: str
 ) -> None:
@@ -272,6 +274,7 @@ def test_a_missing_directory_of_the_database_is_an_error_at_once(source: StreamS
         run.run_mirror(source, "/nonesuch/dir/audit.db", stop=threading.Event())
 
 
+@pytest.mark.slow
 def test_a_stopped_mirror_process_first_mirrors_the_remaining_entries(
     valkey_url: str, writer: StreamWriter, audit_url: str, tmp_path: Path
 ) -> None:

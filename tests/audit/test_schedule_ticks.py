@@ -274,6 +274,7 @@ def test_verify_reports_a_false_schedule_event_in_real_sql_despite_a_forged_chai
     assert "I15" in {each.invariant for each in found.violations}, found.violations
 
 
+@pytest.mark.slow
 def test_verify_proves_the_schedule_events_of_the_real_scripts(
     valkey_url: str, client: Client, database: Database
 ) -> None:

@@ -68,6 +68,7 @@ def assert_agree(client: Client, database: Database) -> None:
     assert ([], []) == compare(client, database, "q")
 
 
+@pytest.mark.slow
 def test_a_prune_removes_the_instants_of_pruned_jobs(
     seed: Seed, client: Client, database: Database
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_comparison_uses_the_last_logged_instant_of_a_schedule_even_if_the_clo
     assert ([], []) == compare(client, database, "q")
 
 
+@pytest.mark.slow
 def test_schedules_fire_while_the_log_is_off_and_after_it_is_switched_on_again(
     seed: Seed, client: Client, database: Database
 ) -> None:
@@ -153,6 +155,7 @@ def test_schedules_fire_while_the_log_is_off_and_after_it_is_switched_on_again(
     assert [] == survey(client, database, "q").schedules
 
 
+@pytest.mark.slow
 def test_a_deleted_queue_keeps_no_schedule(seed: Seed, client: Client, database: Database) -> None:
     mirror = mirror_of(client, database)
     auditlog.drain(mirror)

@@ -115,6 +115,7 @@ def log(writer: StreamWriter, make_mirror: Callable[..., Mirror], database: Data
     return database
 
 
+@pytest.mark.slow
 def test_verify_names_a_schema_object_that_differs_from_the_migration(log: Database) -> None:
     """Plants one difference after another in the same log. Verify must name each new difference."""
     of_one = ON_POSTGRES if log.dialect == "postgresql" else ON_SQLITE

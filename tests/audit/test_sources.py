@@ -189,6 +189,7 @@ def test_audit_adopt_refuses_a_redis_whose_queue_another_database_mirrors(
     assert audit("verify", *first.words).exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("starts", ["run", "worker", "on"])
 def test_a_mirror_checks_all_queues_before_it_attaches_the_first(
     starts: str, first: Source, make_second: Callable[..., Source], valkey_url: str, tmp_path: Path
@@ -261,6 +262,7 @@ def empty(source: Source) -> None:
     source.client.run(source.client.calls.delivery.ask([["FLUSHALL"]]))
 
 
+@pytest.mark.slow
 def test_an_empty_redis_is_refused_while_a_mirror_serves_the_queues(
     first: Source, second: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,7 @@ def test_the_error_for_an_unwritable_database_names_the_cause_and_the_remedy(
     assert HOW in line
 
 
+@pytest.mark.slow
 def test_readers_get_an_error_for_a_database_in_an_unwritable_directory(audit: Path) -> None:
     says = close_directory(audit)
 
@@ -94,6 +95,7 @@ def test_readers_get_an_error_for_a_database_in_an_unwritable_directory(audit: P
     assert says in done.stderr
 
 
+@pytest.mark.slow
 def test_workers_continue_while_their_mirror_may_not_write(
     audit: Path, valkey_url: str, tmp_path: Path
 ) -> None:

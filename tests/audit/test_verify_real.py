@@ -565,6 +565,7 @@ def test_verify_reports_that_the_outbox_lacks_the_last_mirrored_entry(
     ]
 
 
+@pytest.mark.slow
 def test_verify_with_the_url_of_redis_compares_the_log_with_redis(
     client: Client, database: Database, level: Fleet, valkey_url: str
 ) -> None:

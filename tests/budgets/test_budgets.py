@@ -295,6 +295,7 @@ def counted(url: str, kind: str) -> float:
         return calls_per_job(DRAINED, lambda: drain(app))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["async", "threads"])
 def test_calls_of_a_worker_are_within_their_budget(valkey_url: str, kind: str) -> None:
     """Checks a worker whose handlers wait for each other, so that all running jobs end together.
@@ -402,6 +403,7 @@ def test_calls_between_the_wake_token_and_the_handler_are_within_their_budget(
     budgets.check("python_calls", "wake.async", min(map(calls_in, profiles)))
 
 
+@pytest.mark.slow
 def test_commands_tasks_and_memory_of_a_worker_are_within_their_budgets(app: App) -> None:
     with redis.Redis.from_url(app.client.url) as control:
         fill(app, "async", DRAINED)

@@ -175,6 +175,7 @@ def test_the_top_command_reports_an_outbox_of_the_wrong_type(
     assert "key rqc:{mail}:outbox" in causes[0]["says"]
 
 
+@pytest.mark.slow
 def test_the_doctor_command_finds_a_queue_that_the_list_of_queues_lacks(
     cli: CommandLine, control: redis.Redis, tmp_path: Path
 ) -> None:
@@ -193,6 +194,7 @@ def test_the_doctor_command_finds_a_queue_that_the_list_of_queues_lacks(
     cli.ok("doctor", "--audit", audit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", ["empty", "behind"])
 def test_the_doctor_command_does_not_report_agreement_with_a_log_that_it_cannot_read(
     cli: CommandLine, control: redis.Redis, tmp_path: Path, other: str

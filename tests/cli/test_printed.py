@@ -275,6 +275,7 @@ def hostile_calls(name: str) -> Iterator[list[str]]:
     yield from OTHER_ARGUMENTS.get(name, [])
 
 
+@pytest.mark.slow
 def test_commands_print_their_arguments_without_control_characters(
     planted: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,6 +111,7 @@ def test_an_argument_that_is_not_utf_8_is_refused(
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_command_prints_no_error_if_the_reader_of_its_pipe_has_gone(valkey_url: str) -> None:
     with Client(valkey_url) as client:
         for n in range(200):
@@ -169,6 +170,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_worker_runs_a_job_that_the_command_line_enqueued(
     processes: str,
@@ -249,6 +251,7 @@ def test_server_run_ends_at_ctrl_c(directory: Path, tmp_path: Path) -> None:
     assert not server.server_status(directory).running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

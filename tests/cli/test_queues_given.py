@@ -22,6 +22,7 @@ def jobs(valkey_url: str) -> str:
     return valkey_url
 
 
+@pytest.mark.slow
 def test_a_worker_serves_every_queue_if_the_option_for_queues_is_given_more_than_once(
     jobs: str, tmp_path: Path
 ) -> None:
@@ -36,6 +37,7 @@ def test_a_worker_serves_every_queue_if_the_option_for_queues_is_given_more_than
     assert {line["queue"] for line in witness.lines()} == set(QUEUES)
 
 
+@pytest.mark.slow
 def test_the_verify_command_checks_every_queue_if_the_option_for_queues_is_given_more_than_once(
     jobs: str, tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ def names(cluster: RedisCluster, each: int = 2) -> list[str]:
     return [name for on_shard in cluster.queues(each).values() for name in on_shard]
 
 
+@pytest.mark.slow
 def test_schedules_of_queues_on_every_shard_can_be_changed_run_and_counted(
     cluster: RedisCluster,
 ) -> None:
@@ -101,6 +102,7 @@ def test_each_of_many_schedules_is_stored_and_fired_on_the_shard_of_its_queue(
             assert claim.id.startswith("tick-beat-")
 
 
+@pytest.mark.slow
 def test_the_overview_has_queues_of_all_shards(cluster: RedisCluster) -> None:
     queues = names(cluster)
     with Client(cluster.url) as client:
@@ -118,6 +120,7 @@ def test_the_overview_has_queues_of_all_shards(cluster: RedisCluster) -> None:
     assert (found.unreadable, found.used_memory) == ({}, None)
 
 
+@pytest.mark.slow
 async def test_a_worker_calls_several_shards_in_one_round_trip(cluster: RedisCluster) -> None:
     """Checks a worker that settles and claims on several shards at once.
 

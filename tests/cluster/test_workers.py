@@ -145,6 +145,7 @@ async def test_an_idle_worker_is_woken_on_every_shard(cluster: RedisCluster, loa
         assert time.monotonic() - began < 2.5
 
 
+@pytest.mark.slow
 async def test_a_stopping_worker_lets_jobs_of_other_queues_finish_after_a_job_has_ended(
     cluster: RedisCluster, load: Load
 ) -> None:
@@ -168,6 +169,7 @@ async def test_a_stopping_worker_lets_jobs_of_other_queues_finish_after_a_job_ha
     assert ended == [0.3, 1.0]
 
 
+@pytest.mark.slow
 async def test_a_parent_joins_children_of_other_shards_while_its_slot_moves(
     cluster: RedisCluster, load: Load, sqlite_url: str
 ) -> None:

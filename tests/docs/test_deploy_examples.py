@@ -153,6 +153,7 @@ def test_the_labels_on_the_page_are_exactly_those_of_the_kubernetes_objects() ->
         assert (kind, name) in {(it["kind"].lower(), it["metadata"]["name"]) for it in objects}
 
 
+@pytest.mark.slow
 def test_the_probes_of_the_worker_container_fail_unless_a_worker_runs(
     valkey: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -393,6 +393,7 @@ def test_the_fastapi_example_answers_with_the_job_or_the_refusal(
     assert [status for _, status in ERRORS] == answers
 
 
+@pytest.mark.slow
 def test_the_inbox_example_commits_an_order_and_its_job_together(
     load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, valkey: RedisServer
 ) -> None:

@@ -34,6 +34,7 @@ def test_the_site_builds_in_strict_mode_and_loads_nothing_from_other_hosts(tmp_p
         assert any(words.lower() in each.lower() for each in sections), (words, page)
 
 
+@pytest.mark.slow
 def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# Home\n\n[there](nowhere.md)\n")

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 from tests.docs.transcript import EXAMPLES
 
 TRACES, SENTRY = "traces", "sentry"
@@ -49,6 +51,7 @@ def run(*words: str, **variables: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_spans_of_a_request_and_of_its_job_are_one_trace(valkey_url: str) -> None:
     server = {"RQ_CORE_REDIS_URL": valkey_url}
     printed = run(f"{TRACES}.py", **server)
@@ -72,6 +75,7 @@ def test_the_spans_of_a_request_and_of_its_job_are_one_trace(valkey_url: str) ->
     assert "to a@b.c for acme" in printed
 
 
+@pytest.mark.slow
 def test_sentry_gets_one_trace_of_a_request_and_its_jobs() -> None:
     printed = run("-c", COLLECTED)
     sent = [json.loads(line[5:]) for line in printed.splitlines() if line.startswith("SENT ")]

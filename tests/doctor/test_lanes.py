@@ -181,6 +181,7 @@ def test_the_doctor_finds_and_repairs_damage_that_was_done_by_hand(seed: Seed, h
     assert left == busy.drain()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(8))
 def test_random_damage_to_indexes_is_repaired(seed: Seed, number: int) -> None:
     """Checks members of indexes that are removed, moved or added at random while the queue drains."""
@@ -216,6 +217,7 @@ def test_random_damage_to_indexes_is_repaired(seed: Seed, number: int) -> None:
     assert list(seed.snapshot()["jobs"]) == ["dead"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", LOST)
 def test_a_repair_of_findings_that_are_no_longer_true_does_not_damage_the_queue(
     seed: Seed, lost: str
@@ -285,6 +287,7 @@ def test_a_second_repair_changes_nothing(seed: Seed) -> None:
     assert before == seed.snapshot()
 
 
+@pytest.mark.slow
 def test_many_lanes_are_repaired_in_chunks(seed: Seed) -> None:
     seed.cap("tenant", 1)
     jobs = [seed.job(f"{t}-{n}", scopes=[f"tenant={t}"]) for t in range(700) for n in range(2)]

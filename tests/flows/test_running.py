@@ -149,6 +149,7 @@ def test_a_flow_of_only_an_empty_map_succeeds(work: Work, fake: testing.Fake) ->
     assert [] == run.result(0)
 
 
+@pytest.mark.slow
 async def test_the_async_methods_enqueue_read_and_retry_flows(
     work: Work, fake: testing.Fake
 ) -> None:
@@ -164,6 +165,7 @@ async def test_the_async_methods_enqueue_read_and_retry_flows(
     assert (2, [3]) == (await run.result_async(0), await other.result_async(0))
 
 
+@pytest.mark.slow
 def test_the_method_nodes_returns_the_state_of_each_node(work: Work, fake: testing.Fake) -> None:
     work.bad |= {"c1"}
     run = work.diamond()
@@ -196,6 +198,7 @@ def test_the_handle_of_another_job_has_no_nodes(work: Work, fake: testing.Fake) 
         FlowRun(work.app, id=job.id, queue=job.queue).nodes()
 
 
+@pytest.mark.slow
 def test_with_the_option_drain_nodes_that_do_not_depend_on_a_failed_node_still_run(
     work: Work, fake: testing.Fake
 ) -> None:
@@ -742,6 +745,7 @@ def test_the_job_of_a_wide_flow_waits_for_at_most_as_many_nodes_at_once_as_any_j
     assert 50 < len(waits.split(",")) <= WAITS_MAX
 
 
+@pytest.mark.slow
 def test_the_children_of_a_flow_are_named_after_their_nodes(work: Work, fake: testing.Fake) -> None:
     run = work.diamond()
     fake.drain("flows")
@@ -783,6 +787,7 @@ def test_a_flow_that_waits_for_a_long_time_checks_its_children_rarely(
     assert ["rq_core.flow.look", *(f"rq_core.flow.look#{n}" for n in (2, 3, 4))] == looks
 
 
+@pytest.mark.slow
 def test_a_stopped_node_that_a_retry_cannot_enqueue_fails_until_a_later_retry_can_enqueue_it(
     work: Work, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -187,6 +187,7 @@ def test_a_flow_whose_graph_was_made_by_another_program_dies_at_once_if_an_optio
     assert ("dead", True) == (ran.outcome, "a call has the option" in (ran.error or ""))
 
 
+@pytest.mark.slow
 def test_each_check_of_a_wide_map_reads_the_queues_of_its_children_once(
     app: App, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +215,7 @@ def test_each_check_of_a_wide_map_reads_the_queues_of_its_children_once(
     assert list(range(200)) == run.result(0)
 
 
+@pytest.mark.slow
 def test_a_result_that_all_calls_of_a_map_take_is_read_once(
     app: App, fake: testing.Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,6 +113,7 @@ def test_the_parked_command_prints_readable_lines_on_a_narrow_terminal(stage: St
     assert "task shop.jobs.send_the_mail, parked at 2" in " ".join(shown.split())
 
 
+@pytest.mark.slow
 def test_the_relay_beside_a_worker_hands_rows_over_until_the_worker_ends_the_relay(
     stage: Stage,
 ) -> None:

@@ -251,6 +251,7 @@ def test_the_doctor_reports_a_table_of_sqlite_that_differs_from_the_migration(
     assert "rq-core inbox ddl" in line
 
 
+@pytest.mark.slow
 def test_the_doctor_reports_tables_of_postgresql_that_differ_from_the_migration(
     postgres_url: str, valkey_url: str
 ) -> None:

@@ -57,6 +57,7 @@ def seed(redis_url: str) -> Iterator[Seed]:
         yield made
 
 
+@pytest.mark.slow
 def test_each_queue_without_a_mirror_is_trimmed_when_calls_alternate_between_queues(
     seed: Seed,
 ) -> None:

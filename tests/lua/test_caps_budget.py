@@ -76,6 +76,7 @@ def test_the_cost_of_a_claim_does_not_grow_with_blocked_jobs(seed: Seed, waiting
         assert beside <= costs[0][1] * 1.2, costs
 
 
+@pytest.mark.slow
 @pytest.mark.damaged
 def test_the_first_and_the_last_completion_in_a_queue_take_the_same_number_of_redis_calls(
     seed: Seed,

@@ -163,6 +163,7 @@ def test_one_of_two_concurrent_claims_takes_a_place_in_a_cap_that_both_claims_tr
         assert unproved(one.entries()) == []
 
 
+@pytest.mark.slow
 def test_a_job_that_is_enqueued_while_a_place_in_a_cap_becomes_free_wakes_a_worker(
     redis_url: str,
 ) -> None:

@@ -140,6 +140,7 @@ def test_a_promoted_replica_refuses_calls_until_a_handshake_has_begun_a_new_epoc
     assert (second.handshake(), second.enqueue()) == ("replid_changed", "ok")
 
 
+@pytest.mark.slow
 def test_an_old_primary_that_accepted_writes_after_a_failover_begins_a_new_epoch_once_it_is_primary_again(
     first: Node, second: Node
 ) -> None:
@@ -359,6 +360,7 @@ def test_after_functions_were_reloaded_attaching_the_first_replica_to_a_server_b
     assert (first.enqueue(), first.handshake()) == ("epoch", "replid_changed")
 
 
+@pytest.mark.slow
 def test_attaching_the_first_replica_to_a_promoted_server_begins_no_second_epoch(
     start: Callable[..., Node], first: Node, second: Node
 ) -> None:

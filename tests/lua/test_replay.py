@@ -884,6 +884,7 @@ async def test_an_error_while_encoding_a_job_is_raised_to_its_caller(redis_url: 
 # The server's own refusals.
 
 
+@pytest.mark.slow
 def test_a_wrong_password_is_an_error_at_once(start_redis: Callable[..., Any]) -> None:
     """The client must not repeat the call for ten minutes."""
     server = start_redis()

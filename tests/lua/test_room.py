@@ -42,6 +42,7 @@ def test_every_script_is_small_enough_to_include_one_more_lua_function(seed: See
                 raise AssertionError(f"{name}: {refused}") from refused
 
 
+@pytest.mark.slow
 def test_every_script_is_far_enough_below_the_limits_on_lua_locals_and_upvalues() -> None:
     assert {
         name: lua_limits.left(name)

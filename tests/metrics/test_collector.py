@@ -227,6 +227,7 @@ def test_a_hanging_database_does_not_delay_the_queue_metrics(
     assert (value(found, "rqc_up"), value(found, "rqc_audit_up")) == (1, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_hanging_redis_and_sql_are_reported_within_two_seconds(
     collector_at: Callable[..., QueueCollector], seed: Seed
@@ -325,6 +326,7 @@ def test_modules_that_do_not_need_prometheus_client_do_not_import_it(imported: s
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_without_prometheus_client_the_error_names_the_package_to_install() -> None:
     code = (
         "import sys; sys.modules['prometheus_client'] = None\n"

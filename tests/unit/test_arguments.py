@@ -105,6 +105,7 @@ def test_values_of_annotated_types_reach_the_worker_unchanged() -> None:
 Tz = st.integers(-23 * 60, 23 * 60).map(lambda m: timezone(timedelta(minutes=m)))
 
 
+@pytest.mark.slow
 @given(
     when=st.datetimes(timezones=st.none() | Tz),
     span=st.timedeltas(),
@@ -145,6 +146,7 @@ JSON = st.recursive(
 def unannotated(value, other=None): ...  # type: ignore[no-untyped-def]
 
 
+@pytest.mark.slow
 @given(JSON)
 def test_an_argument_without_an_annotation_arrives_as_its_json_value(value: Any) -> None:
     loaded = trip(Arguments("unannotated", unannotated), value=value)
@@ -346,6 +348,7 @@ def test_the_return_annotation_of_a_task_need_not_resolve() -> None:
     assert trip(Arguments("task", returns_unresolvable), a=1) == {"a": 1}
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(min_size=1), JSON, max_size=4))
 def test_enqueue_by_name_encodes_untyped_arguments_as_json(values: dict[str, Any]) -> None:
     assert json.loads(dump_untyped("task", values)) == values

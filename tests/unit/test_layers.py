@@ -75,6 +75,7 @@ def test_a_forbidden_import_fails_the_import_contract(
     )
 
 
+@pytest.mark.slow
 def test_a_module_outside_all_layers_fails_the_import_contract(tree: Path) -> None:
     stray = tree / "rq_core" / "helpers.py"
     stray.write_text('"""Belongs nowhere."""\n')

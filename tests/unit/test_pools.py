@@ -127,6 +127,7 @@ async def test_coroutines_queue_for_a_connection(valkey_url: str) -> None:
     await transport.close()
 
 
+@pytest.mark.slow
 @KINDS
 async def test_a_caller_may_queue_for_a_connection_longer_than_the_timeout_of_an_answer(
     valkey_url: str, kind: type[Any]

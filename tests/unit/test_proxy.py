@@ -58,6 +58,7 @@ def test_the_proxy_drops_a_command_before_it_is_carried_out(
     assert near.get("n") is None
 
 
+@pytest.mark.slow
 def test_the_proxy_sends_a_stalled_command_when_the_stall_ends(
     between: Proxy, near: redis.Redis, valkey: RedisServer
 ) -> None:
@@ -110,6 +111,7 @@ def only_what_is_new() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("only_what_is_new")
 def test_a_proxy_that_ends_at_any_moment_leaves_no_connection_open(valkey: RedisServer) -> None:
     """The proxy may end while it is accepting a connection."""

@@ -158,6 +158,7 @@ def test_a_server_without_clients_ends_itself(directory: Path) -> None:
     wait_until(lambda: not (directory / "server.json").exists(), "its record is removed")
 
 
+@pytest.mark.slow
 def test_a_server_with_a_client_keeps_running(
     directory: Path, connect: Callable[[str], redis.Redis]
 ) -> None:

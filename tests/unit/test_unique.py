@@ -64,6 +64,7 @@ def test_the_unique_name_does_not_depend_on_the_order_of_sets_and_keys() -> None
     assert one == other
 
 
+@pytest.mark.slow
 def test_a_unique_name_is_the_same_in_every_process() -> None:
     """The order of a set of strings is different in each Python process."""
     program = (

@@ -147,6 +147,7 @@ def test_an_unreadable_queue_hides_no_other_queue_on_the_page(scene: Scene, brow
     assert any(each["queue"] == "broken" for each in document["causes"])
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_all_reads_for_one_page_from_a_slow_redis_share_one_time_limit(
     busy: Scene, browse: Browse, monkeypatch: pytest.MonkeyPatch

@@ -25,6 +25,7 @@ def cli(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     return CommandLine(scene.url)
 
 
+@pytest.mark.slow
 def test_the_page_is_served_until_it_is_stopped(scene: Scene, tmp_path: Path) -> None:
     scene.seed.enqueue("a")
     scene.mirror()
@@ -53,6 +54,7 @@ def test_the_page_is_served_until_it_is_stopped(scene: Scene, tmp_path: Path) ->
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_the_page_works_behind_a_proxy_that_strips_its_path(scene: Scene, tmp_path: Path) -> None:
     """Checks a proxy that removes a prefix from the path, such as nginx with `proxy_pass http://…/`."""
     scene.seed.enqueue("a")

@@ -151,6 +151,7 @@ def replay(page: TestClient, where: str = DIED, number: object = None, **more: s
     return page.post("/act/bulk", data=form, headers=OWN)
 
 
+@pytest.mark.slow
 def test_dead_jobs_are_copied_once_and_the_log_says_who_did_it(
     mirrored: Scene, page: TestClient
 ) -> None:
@@ -196,6 +197,7 @@ def preview_of_all(page: TestClient, count: int) -> dict[str, Any]:
     )
 
 
+@pytest.mark.slow
 def test_a_replay_that_was_stopped_continues_and_copies_each_job_once(
     mirrored: Scene, browse: Browse, page: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +299,7 @@ def test_a_job_that_died_twice_counts_once_towards_the_confirmed_number(
     assert enqueued(mirrored).keys() == {copying.copy_id(each, NAMED) for each in (*once, *twice)}
 
 
+@pytest.mark.slow
 def test_a_replay_copies_at_most_the_confirmed_number_of_jobs(
     mirrored: Scene, page: TestClient
 ) -> None:
@@ -323,6 +326,7 @@ def test_a_replay_copies_at_most_the_confirmed_number_of_jobs(
     assert "nothing" not in mirrored.seed.client.run(mirrored.seed.client.calls.reads.queues())
 
 
+@pytest.mark.slow
 def test_the_page_after_a_replay_does_not_offer_to_copy_the_same_jobs_again(
     mirrored: Scene, page: TestClient
 ) -> None:
@@ -353,6 +357,7 @@ def test_the_copy_form_shows_the_changed_arguments_and_the_ids_of_the_copies(
     )
 
 
+@pytest.mark.slow
 def test_a_mounted_page_copies_jobs_with_the_options_of_its_app(scene: Scene) -> None:
     app = App(scene.url, scene.audit_url, audit_payload="full", max_payload=100_000)
     keyed = Cap(1, per=lambda n, **_: str(n), name="by-n")

@@ -291,6 +291,7 @@ def test_a_node_of_a_flow_that_is_not_drawn_lists_a_bounded_number_of_earlier_no
     assert (row["after"], row["after_left_out"]) == (names[:10], NODES_MAX - 10)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_is_shared")
 def test_the_page_of_the_largest_flow_sends_few_commands_and_gets_no_results(
     scene: Scene, browse: Browse

@@ -215,6 +215,7 @@ async def test_a_call_answers_within_two_seconds_with_an_error_while_redis_is_st
     assert late == {}
 
 
+@pytest.mark.slow
 async def test_without_an_audit_log_the_tools_of_the_past_say_how_to_name_one(busy: Scene) -> None:
     async with client(busy.url) as made:
         answers = {name: await made.call_tool(name, given) for name, given in CALLS.items()}
@@ -241,6 +242,7 @@ async def test_with_the_right_to_see_arguments_a_tool_shows_them_and_accepts_a_s
     assert not searched.is_error
 
 
+@pytest.mark.slow
 async def test_a_tool_returns_at_most_100_queues_and_the_newest_100_events_of_a_job(
     scene: Scene,
 ) -> None:

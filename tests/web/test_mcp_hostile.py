@@ -35,6 +35,7 @@ def strict(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
+@pytest.mark.slow
 def test_output_of_an_app_does_not_reach_the_mcp_client(busy: Scene, tmp_path: Path) -> None:
     (tmp_path / "printing.py").write_text(
         "import os, sys\n"
@@ -61,6 +62,7 @@ def test_output_of_an_app_does_not_reach_the_mcp_client(busy: Scene, tmp_path: P
     assert "loading" in made.stderr
 
 
+@pytest.mark.slow
 async def test_a_tool_returns_at_most_100_names_even_of_forged_fields(scene: Scene) -> None:
     for number in range(150):
         scene.seed.of(f"q{number}").enqueue("a")
@@ -164,6 +166,7 @@ async def test_a_tool_answers_an_extreme_moment_or_position_or_refuses_it_with_a
     assert found["unread"] == []
 
 
+@pytest.mark.slow
 async def test_a_missing_database_is_not_created(busy: Scene, tmp_path: Path) -> None:
     paths = [tmp_path / "none.db", tmp_path / "inbox.db"]
     log, inbox = (f"sqlite:///{path}" for path in paths)
@@ -174,6 +177,7 @@ async def test_a_missing_database_is_not_created(busy: Scene, tmp_path: Path) ->
     assert [path for path in paths if path.exists()] == []
 
 
+@pytest.mark.slow
 async def test_invalid_lines_do_not_end_the_mcp_command(busy: Scene) -> None:
     begin = {
         "protocolVersion": "2025-06-18",

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from starlette.testclient import TestClient
 
 from rq_core.web import tokens
@@ -72,6 +73,7 @@ def test_every_route_has_a_rule_in_the_table_and_a_role_in_this_test(
     assert {each.path for each in ACTIONS} <= NEEDED.keys()
 
 
+@pytest.mark.slow
 def test_a_route_answers_only_senders_with_the_required_role(scene: Scene, browse: Browse) -> None:
     role: str | None = None
     page = browse(

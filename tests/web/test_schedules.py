@@ -100,6 +100,7 @@ def test_an_instant_on_the_page_links_to_its_job(scheduled: Scene, browse: Brows
     assert "asked for it: no job, since " in kept_out[0]["says"]
 
 
+@pytest.mark.slow
 def test_the_page_of_a_schedule_says_why_an_instant_was_late(scene: Scene, browse: Browse) -> None:
     scene.schedule("slow", every=60)
     scene.seed.live(200_000)

@@ -102,6 +102,7 @@ def test_a_worker_with_audit_starts_on_an_emptied_redis_but_not_on_another_redis
     assert _left(client) == 1
 
 
+@pytest.mark.slow
 def test_ended_jobs_leave_few_keys_in_redis(
     app: App, client: Client, witness: crew.Witness
 ) -> None:

@@ -364,6 +364,7 @@ async def test_each_job_keeps_its_own_result(shop: App, server: Client) -> None:
     assert "result" not in str(events(server, handles[5].id, QUEUE)[-1][1])
 
 
+@pytest.mark.slow
 def test_a_killed_worker_causes_one_loss_for_each_job_of_its_batch(
     valkey_url: str, tmp_path: Any
 ) -> None:
@@ -589,6 +590,7 @@ async def test_middleware_and_dependencies_are_entered_once_for_a_batch(
     assert event_types(server, ids[0], QUEUE) == SUCCEEDED
 
 
+@pytest.mark.slow
 async def test_a_worker_runs_batches_beside_other_queues_and_their_hooks(
     shop: App, server: Client
 ) -> None:

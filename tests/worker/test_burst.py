@@ -77,6 +77,7 @@ async def test_a_burst_worker_logs_once_which_jobs_it_leaves_in_the_queue(
     )
 
 
+@pytest.mark.slow
 async def test_a_burst_runs_the_jobs_that_wait_in_lanes(
     app: App, client: Client, witness: crew.Witness
 ) -> None:

@@ -60,6 +60,7 @@ def test_a_worker_starts_though_one_of_its_queues_is_damaged(
     assert "no jobs of queue broken are run until it is repaired" in witness.log()
 
 
+@pytest.mark.slow
 def test_a_worker_with_only_damaged_queues_does_not_start(
     app: App, client: Client, witness: crew.Witness
 ) -> None:

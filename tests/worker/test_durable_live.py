@@ -67,6 +67,7 @@ def test_redis_refuses_to_save_a_step_for_a_worker_whose_lease_has_expired(
     assert 1 == len({facts["fence"] for facts in saved})
 
 
+@pytest.mark.slow
 async def test_steps_of_several_handlers_are_saved_in_one_call(
     client: Client, witness: crew.Witness, app: App, run_worker: RunWorker
 ) -> None:

@@ -19,6 +19,7 @@ from tests.kit.wait import wait_until
 from tests.worker.conftest import emptied, event_types, events, gone, log_of, one_engine
 
 
+@pytest.mark.slow
 def test_the_job_of_a_killed_worker_runs_again_within_a_lease(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
@@ -97,6 +98,7 @@ def test_no_job_loses_its_claim_if_all_workers_are_suspended_together(
         assert event_types(client, handle.id) == ["enqueued", "claimed", "succeeded"]
 
 
+@pytest.mark.slow
 def test_after_sigterm_a_worker_lets_its_jobs_finish_and_claims_no_more(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
@@ -135,6 +137,7 @@ def test_a_worker_claims_no_job_later_than_100_ms_after_sigterm(
     assert client.run(client.calls.reads.counts("crew")).running == 0
 
 
+@pytest.mark.slow
 def test_a_job_that_still_runs_at_the_end_of_the_grace_is_given_back_to_its_queue(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
@@ -219,6 +222,7 @@ def test_jobs_that_ran_beside_a_job_that_kills_its_workers_do_not_die_with_that_
     assert max(losses) <= len(bad), "one for each poison job at most"
 
 
+@pytest.mark.slow
 def test_the_supervisor_replaces_a_killed_worker(
     client: Client, witness: crew.Witness, app: App
 ) -> None:
@@ -265,6 +269,7 @@ def test_sigterm_ends_a_worker_though_the_redis_server_is_down(
         assert process.wait(15) == 0, witness.log()
 
 
+@pytest.mark.slow
 def test_workers_end_when_their_supervisor_ends(
     client: Client, witness: crew.Witness, app: App
 ) -> None:

@@ -29,6 +29,7 @@ async def test_an_async_handler_is_cancelled_at_its_timeout(
     assert witness.lines("end") == []
 
 
+@pytest.mark.slow
 async def test_an_async_handler_that_ignores_its_timeout_counts_as_failed_and_not_as_a_lost_worker(
     client: Client, run_worker: RunWorker, witness: crew.Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +184,7 @@ async def test_an_error_whose_method_str_raises_is_reported(
     )
 
 
+@pytest.mark.slow
 async def test_a_job_that_timed_out_in_a_thread_can_run_again_in_the_same_worker(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:

@@ -104,6 +104,7 @@ def test_health_lists_the_redis_server_and_the_queues_of_each_worker(
     assert (none.exit_code, none.stdout) == (1, "no worker of mail runs here\n")
 
 
+@pytest.mark.slow
 def test_the_health_probe_of_a_supervisor_reports_its_workers(
     client: Client, app: App, witness: crew.Witness
 ) -> None:

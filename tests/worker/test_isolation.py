@@ -58,6 +58,7 @@ async def test_processes_of_isolated_handlers_are_reused(
     await wait_until_async(lambda: not any(map(lives, pids)), "they end with the worker")
 
 
+@pytest.mark.slow
 async def test_an_isolated_handler_that_hangs_is_killed_at_its_timeout(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
@@ -154,6 +155,7 @@ async def test_an_exception_of_an_isolated_handler_follows_its_tasks_retry_polic
     assert "in apart_raising" in said["traceback"]
 
 
+@pytest.mark.slow
 async def test_an_isolated_async_handler_is_cancelled_and_its_process_is_kept(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
@@ -170,6 +172,7 @@ async def test_an_isolated_async_handler_is_cancelled_and_its_process_is_kept(
     assert (len(witness.lines("cancelled")), len(pids)) == (1, 1)
 
 
+@pytest.mark.slow
 async def test_an_isolated_handler_that_ignores_a_cancellation_or_a_stop_is_killed(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
@@ -218,6 +221,7 @@ async def test_a_program_that_an_isolated_handler_started_ends_when_the_handler_
         await wait_until_async(lambda: not lives(line["started"]), "the program has ended")
 
 
+@pytest.mark.slow
 def test_a_program_that_an_isolated_handler_started_ends_when_the_worker_is_killed(
     client: Client, app: App, witness: crew.Witness
 ) -> None:
@@ -229,6 +233,7 @@ def test_a_program_that_an_isolated_handler_started_ends_when_the_worker_is_kill
         wait_until(lambda: not lives(line["started"]), "the program has ended", timeout=10)
 
 
+@pytest.mark.slow
 def test_the_isolated_handlers_of_a_killed_worker_end(
     client: Client, app: App, witness: crew.Witness
 ) -> None:

@@ -83,6 +83,7 @@ def long_lease(app: App) -> Iterator[float]:
     app.queue("crew", lease=crew.LEASE)
 
 
+@pytest.mark.slow
 async def test_a_job_whose_claim_is_answered_within_its_lease_begins(
     app: App, client: Client, witness: crew.Witness, long_lease: float
 ) -> None:

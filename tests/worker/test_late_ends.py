@@ -154,6 +154,7 @@ def session() -> Iterator[None]:
     left.append("committed")
 
 
+@pytest.mark.slow
 def test_a_session_of_a_handler_that_ends_late_is_rolled_back(
     valkey_url: str,
 ) -> None:

@@ -26,6 +26,7 @@ def app(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
     handling.app.close()
 
 
+@pytest.mark.slow
 def test_log_records_of_a_handler_name_its_job(
     app: App, client: Client, witness: crew.Witness, valkey_url: str
 ) -> None:

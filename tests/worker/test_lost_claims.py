@@ -46,6 +46,7 @@ async def test_a_sync_handler_sees_that_its_job_is_cancelled(
     assert event_types(client, handle.id)[-1] == "cancelled"
 
 
+@pytest.mark.slow
 async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:

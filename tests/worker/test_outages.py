@@ -25,6 +25,7 @@ from tests.rigs import outages
 from tests.worker.conftest import begin, emptied, event_types, gone, log_of
 
 
+@pytest.mark.slow
 async def test_a_worker_continues_after_redis_was_killed_and_restarted(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
@@ -64,6 +65,7 @@ async def test_a_worker_continues_after_redis_was_killed_and_restarted(
     assert all("replid_changed" in data for data in reasons[1:])
 
 
+@pytest.mark.slow
 async def test_a_job_that_finishes_during_an_outage_is_reported_after_the_outage(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:
@@ -138,6 +140,7 @@ async def test_no_job_loses_its_claim_if_redis_forgets_scripts_within_a_pipeline
     assert len(witness.lines("coroutine")) == len(jobs)
 
 
+@pytest.mark.slow
 async def test_a_late_reply_to_an_abandoned_blocking_pop_is_not_read_as_the_reply_to_a_later_command(
     start_redis: Callable[..., RedisServer],
 ) -> None:
@@ -157,6 +160,7 @@ async def test_a_late_reply_to_an_abandoned_blocking_pop_is_not_read_as_the_repl
     assert replies == [["0"], ["1"], ["2"]]
 
 
+@pytest.mark.slow
 async def test_an_unexpected_error_does_not_end_the_worker(
     valkey_url: str, witness: crew.Witness
 ) -> None:

@@ -268,6 +268,7 @@ def test_a_change_of_a_set_literal_changes_the_digest() -> None:
     assert digests[0] == digests[1] != digests[2]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_counts_as_gone_once_it_is_silent(
     app: App,
     client: Client,

@@ -110,6 +110,7 @@ def connected(valkey_url: str) -> App:
     return app
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [in_thread, on_loop, apart, apart_on_loop], ids=lambda t: t.name)
 async def test_a_result_has_the_type_that_the_task_returns(connected: App, task: Any) -> None:
     async with working(connected, queues=("results",)):

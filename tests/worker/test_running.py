@@ -245,6 +245,7 @@ def test_a_worker_settles_any_number_of_jobs_with_one_call_for_each_kind_of_sett
     assert sum(len(group) for _, group in calls) == 100
 
 
+@pytest.mark.slow
 async def test_an_idle_worker_sends_at_most_two_commands_a_second(
     client: Client, run_worker: RunWorker
 ) -> None:

@@ -133,6 +133,7 @@ async def test_an_idle_worker_fires_a_schedule_that_is_stored_after_its_start(
     assert time.monotonic() - began < 3
 
 
+@pytest.mark.slow
 async def test_many_schedules_that_are_due_together_are_fired_together(valkey_url: str) -> None:
     app, _ = made(valkey_url, cron="0 0 1 1 *")
     job = app.tasks["beat"].job()
@@ -163,6 +164,7 @@ async def test_many_schedules_that_are_due_together_are_fired_together(valkey_ur
     assert max(each["at"] for each in told) - min(each["at"] for each in told) < 5_000
 
 
+@pytest.mark.slow
 async def test_a_burst_fires_due_schedules_before_it_ends(valkey_url: str) -> None:
     app, _ = made(valkey_url)
     async with running(app):
@@ -175,6 +177,7 @@ async def test_a_burst_fires_due_schedules_before_it_ends(valkey_url: str) -> No
     assert len(ticked(app)) > told
 
 
+@pytest.mark.slow
 async def test_a_schedule_that_one_worker_cannot_compute_waits_for_another_worker(
     valkey_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -271,6 +271,7 @@ def test_clients_connect_to_servers_and_sentinels_with_passwords(
             client.run(client.calls.reads.queues())
 
 
+@pytest.mark.slow
 async def test_the_error_of_an_unknown_sentinel_service_names_the_service(
     group: SentinelGroup,
 ) -> None:

@@ -147,6 +147,7 @@ async def test_the_first_chunk_of_each_claim_is_marked_as_the_beginning_of_a_cla
     ]
 
 
+@pytest.mark.slow
 async def test_an_isolated_handler_shows_its_progress_and_its_stream(run_worker: RunWorker) -> None:
     handle = crew.shows_apart.enqueue(chunks=500)
     async with run_worker(concurrency=1):

@@ -18,6 +18,7 @@ from tests.kit.wait import wait_until_async
 from tests.worker.conftest import RunWorker, event_types, gone
 
 
+@pytest.mark.slow
 async def test_a_cancelled_handler_is_interrupted_once_and_may_clean_up(
     client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:

@@ -39,6 +39,7 @@ async def test_a_worker_can_be_stopped_while_redis_is_down(
     assert witness.lines("end") == []
 
 
+@pytest.mark.slow
 async def test_a_worker_that_stops_during_an_outage_claims_nothing_after_the_outage(
     start_redis: Callable[..., RedisServer], witness: crew.Witness
 ) -> None:

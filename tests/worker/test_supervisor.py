@@ -117,6 +117,7 @@ def test_a_worker_is_refused_if_its_audit_database_is_not_the_one_that_mirrors_t
     assert handle.state() == "ready"
 
 
+@pytest.mark.slow
 def test_a_worker_is_refused_if_postgresql_lacks_the_schema_of_its_audit_database(
     app: App, client: Client, witness: crew.Witness, postgres_url: str
 ) -> None:

@@ -349,6 +349,7 @@ def test_without_a_tracer_provider_no_span_is_made_and_a_provider_that_comes_lat
     assert "['enqueue send', 'process send'] ['process send'] mine\n" == printed
 
 
+@pytest.mark.slow
 def test_an_app_that_waits_for_a_tracer_provider_can_be_garbage_collected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

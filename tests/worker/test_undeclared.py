@@ -116,6 +116,7 @@ def test_a_worker_without_a_declared_queue_is_refused_unless_the_operator_forces
     assert not any("{mail}" in key or "{other}" in key for key in keys(valkey))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_worker_without_the_option_queues_serves_the_declared_queues(
     valkey: RedisServer, processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -129,6 +130,7 @@ def test_a_worker_without_the_option_queues_serves_the_declared_queues(
     assert not any("default" in key for key in keys(valkey))
 
 
+@pytest.mark.slow
 def test_a_worker_is_refused_if_its_app_declares_no_queue(tmp_path: Path) -> None:
     (tmp_path / "tasks.py").write_text("from rq_core import App\napp = App()\n")
 

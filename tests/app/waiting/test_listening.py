@@ -145,6 +145,7 @@ def test_each_kind_of_end_sends_a_message_that_wakes_a_waiting_caller(app: App, 
     assert (kept or kind) is type(waiting.result(LONG_S))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("rare")
 def test_a_thousand_waits_share_one_subscribed_connection_and_leave_no_subscription(
     app: App, control: Any
@@ -278,6 +279,7 @@ def test_waits_for_several_queues_subscribe_to_each_queue(app: App, control: Any
     assert [handles[1], handles[0]] == found
 
 
+@pytest.mark.slow
 def test_a_wait_gives_up_a_subscribed_connection_that_receives_nothing(
     redis_server: RedisServer, app: App
 ) -> None:

@@ -78,6 +78,7 @@ def test_a_wait_reads_the_outcomes_of_more_jobs_from_the_log_than_one_statement_
     assert IDS_CHUNK < 65_535
 
 
+@pytest.mark.slow
 def test_a_forked_child_opens_its_own_reader_of_the_log(
     app: App, audited: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +121,7 @@ def test_a_forked_child_opens_its_own_reader_of_the_log(
     assert made == closed
 
 
+@pytest.mark.slow
 def test_a_fork_waits_for_a_read_of_an_sqlite_log(
     app: App, audited: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:

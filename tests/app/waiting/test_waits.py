@@ -464,6 +464,7 @@ def test_a_wait_continues_after_an_outage(start_redis: Callable[..., RedisServer
         assert Failed is type(waiting.result(LONG_S))
 
 
+@pytest.mark.slow
 def test_the_timeout_error_of_a_wait_names_an_unreachable_server(
     start_redis: Callable[..., RedisServer],
 ) -> None:
@@ -562,6 +563,7 @@ def test_as_completed_refuses_handles_of_another_app(app: App, redis_url: str) -
     assert handle.seen is None
 
 
+@pytest.mark.slow
 def test_the_timeout_error_of_a_wait_names_a_server_that_hangs(
     app: App, start_redis: Callable[..., RedisServer]
 ) -> None:

@@ -110,6 +110,7 @@ def test_jobs_that_a_failover_lost_are_live_again_when_the_old_primary_takes_ove
     assert any("in quarantine" in note.says for note in result.notes)
 
 
+@pytest.mark.slow
 def test_the_mirror_notices_a_double_failover_on_open_connections(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:

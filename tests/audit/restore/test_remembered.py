@@ -40,6 +40,7 @@ def results(client: Client) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_job_that_a_producer_enqueued_again_after_a_failover_runs_once(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:

@@ -70,6 +70,7 @@ def test_restore_keeps_results_and_wakes_a_caller_that_waits_for_a_restored_job(
     assert_agree(client, database, LogVerdict.HOLDS)
 
 
+@pytest.mark.slow
 def test_verify_accepts_the_result_of_the_first_of_two_jobs_with_one_id_if_redis_lost_the_second_job(
     start_redis: Callable[..., RedisServer], database: Database
 ) -> None:

@@ -81,6 +81,7 @@ def brief(lost: list[LostSchedule]) -> list[tuple[str, str]]:
     return [(each.name, each.wants) for each in lost]
 
 
+@pytest.mark.slow
 def test_restore_restores_live_schedules_after_a_flush(scene: Scene) -> None:
     scene.put("tenant", every=60)
     scene.put("halted", cron="0 8 * * *", tz="Europe/Berlin", overlap="queue")

@@ -222,6 +222,7 @@ def test_a_declaration_does_not_restore_a_schedule_that_an_operator_removed(seed
     assert {"beat": "same"} == put(seed)
 
 
+@pytest.mark.slow
 def test_a_schedule_that_code_still_declares_stays_removed_after_a_second_removal(
     seed: Seed,
 ) -> None:

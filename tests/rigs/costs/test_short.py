@@ -16,6 +16,7 @@ from tests.rigs.parks.log import Told
 from tests.rigs.stage import DURABLE, served
 
 
+@pytest.mark.slow
 def test_no_rate_is_exceeded_by_jobs_that_cost_up_to_three_times_the_burst(
     valkey: RedisServer, tmp_path: Path
 ) -> None:
@@ -27,6 +28,7 @@ def test_no_rate_is_exceeded_by_jobs_that_cost_up_to_three_times_the_burst(
     assert min(found.at_nine_tenths) > 0
 
 
+@pytest.mark.slow
 def test_after_a_429_all_jobs_of_the_key_wait_and_none_spends_an_attempt(
     valkey: RedisServer, tmp_path: Path
 ) -> None:
@@ -37,6 +39,7 @@ def test_after_a_429_all_jobs_of_the_key_wait_and_none_spends_an_attempt(
     assert 1 in found.probes
 
 
+@pytest.mark.slow
 def test_breakers_keep_their_limits_while_services_fail_and_workers_and_redis_are_killed(
     tmp_path: Path,
 ) -> None:

@@ -6,6 +6,7 @@ from tests.kit.servers import RedisServer
 from tests.rigs.durable.kills import run
 
 
+@pytest.mark.slow
 def test_killing_workers_repeats_no_saved_step_and_skips_no_step(
     valkey: RedisServer, sqlite_url: str
 ) -> None:

@@ -152,6 +152,7 @@ FOOLED: list[tuple[dict[str, str], Verdict, str]] = [
 ]
 
 
+@pytest.mark.slow
 def test_a_mutant_counts_as_caught_only_if_its_catcher_fails_with_the_expected_words(
     runner: Runner,
 ) -> None:

@@ -18,6 +18,7 @@ from tests.kit.servers import RedisServer
 from tests.rigs.parks import aftermath, crowded, deploys, families, kills, sharded, wide
 
 
+@pytest.mark.slow
 def test_each_signal_is_taken_once_and_in_order_while_the_job_parks_and_wakes(
     valkey: RedisServer, tmp_path: Path
 ) -> None:
@@ -37,6 +38,7 @@ def test_each_sleeping_job_is_woken_once_and_not_too_early_while_its_worker_is_r
     assert 100 == len(found.late_ms)
 
 
+@pytest.mark.slow
 def test_no_job_is_lost_and_no_saved_step_happens_again_if_workers_are_killed(
     valkey: RedisServer, tmp_path: Path
 ) -> None:
@@ -46,6 +48,7 @@ def test_no_job_is_lost_and_no_saved_step_happens_again_if_workers_are_killed(
     assert found.kills >= 6
 
 
+@pytest.mark.slow
 def test_each_child_counts_once_in_its_parent_if_workers_are_killed(
     valkey: RedisServer, tmp_path: Path
 ) -> None:

@@ -134,6 +134,7 @@ async def test_an_idle_worker_sends_no_command_between_a_wake_token_and_the_hand
 IN_A_ROW = 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("far", [True, False], ids=["far", "near"])
 async def test_a_worker_sends_its_claim_together_with_its_wait_only_if_the_round_trip_is_long(
     app: App, valkey_url: str, monkeypatch: pytest.MonkeyPatch, far: bool

@@ -255,6 +255,7 @@ async def test_redis_receives_the_next_call_of_a_worker_before_it_answers_the_pr
     assert transport.most == 2
 
 
+@pytest.mark.slow
 async def test_no_job_loses_its_claim_if_connections_are_cut_during_two_concurrent_exchanges(
     app: App, valkey_url: str
 ) -> None:
