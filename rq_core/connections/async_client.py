@@ -1,4 +1,5 @@
-"""The asyncio client. It carries out the plans that :class:`rq_core.connections.client.Client` carries out, too."""
+"""The asyncio client. It carries out plans (generators of commands and pauses), as
+:class:`rq_core.connections.client.Client` does for threads."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """A client of a server's queues, for one event loop. :class:`rq_core.connections.client.Client` describes the
-    methods."""
+    """A client of the queues on a Redis server, for one event loop. :class:`rq_core.connections.client.Client`
+    describes the methods."""
 
     def __init__(
         self,
@@ -58,12 +59,12 @@ class AsyncClient:
 
     @property
     def one_slot(self) -> bool:
-        """Return whether a blocking command can wait for one queue only, as in a cluster."""
+        """Return whether a blocking command can wait for only one queue, as in a Redis Cluster."""
         return self._transport.one_slot
 
     @property
     def prefix(self) -> str:
-        """The beginning of the names of all keys."""
+        """The prefix of all key names."""
         return self.calls.delivery.prefix
 
     async def run(self, what: Plan[T] | Call[T]) -> T:
@@ -71,7 +72,8 @@ class AsyncClient:
         return await self._drive(self.calls.delivery.call(what) if isinstance(what, Call) else what)
 
     async def carry_out(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Carry out calls in one round trip. Return for each call its value or an RqCoreError."""
+        """Carry out calls in one round trip. Return a list with each call's result, or the RqCoreError of a failed
+        call."""
         delivery = self.calls.delivery
         if len(calls) != 1:
             return await self._drive(delivery.carry_out(calls))
@@ -94,8 +96,9 @@ class AsyncClient:
     ) -> T:
         """Carry out a plan, and return its result.
 
-        ``reply``: the reply to the plan's first step, if the caller has already carried out this step. ``through``
-        carries out each step instead of ``_carry_out``: it is called with the step and with ``_carry_out``.
+        ``reply``: the reply to the plan's first step, if the caller has already carried out that step. ``through``: a
+        function that carries out each step. It is called with the step and with ``_carry_out``, the function that
+        carries out steps otherwise.
         """
         while True:
             try:
@@ -124,7 +127,7 @@ class AsyncClient:
         return None
 
     async def close(self) -> None:
-        """Wait for enqueues under way, then close all connections."""
+        """Wait for the enqueues that are under way, then close all connections."""
         await self.shared.end()
         await self._transport.close()
 
@@ -137,8 +140,8 @@ class AsyncClient:
     async def enqueue_one(self, job: NewJob) -> Accepted:
         """Enqueue one job, and return its outcome. Jobs that are enqueued at the same time share a call.
 
-        A few calls are under way at once. Jobs that arrive meanwhile share the next call. Each caller of a shared call
-        gets the call's error. If a caller is cancelled before the call is sent, its job is not enqueued.
+        Only a few calls are under way at once. Jobs that arrive meanwhile join the next call. If a shared call fails,
+        each of its callers gets the error. If a caller is cancelled before the call is sent, its job is not enqueued.
         """
         return await self.shared.enqueue(job)
 
@@ -148,11 +151,11 @@ class AsyncClient:
         seconds: float,
         on_token: Callable[[str], None] = lambda _: None,
     ) -> str | None:
-        """Wait for a wake token and take it. Return the queue that had the token; None: no token came within
-        ``seconds``.
+        """Wait for a wake token of these queues, and take it. A wake token means that a job is ready. Return the queue
+        whose token was taken, or None if no token came within ``seconds``.
 
-        Pass only one queue if ``one_slot`` is true. ``on_token`` is called with the queue, one round of the event loop
-        before this method returns. Raises Unsent, Lost or ReplyError of rq_core.protocol.engine.plan.
+        Pass only one queue if ``one_slot`` is true. ``on_token`` is called with the queue's name, one iteration of the
+        event loop before this method returns. Raises Unsent, Lost or ReplyError of rq_core.protocol.engine.plan.
         """
         names = {queue_keys(queue, self.prefix)("wake"): queue for queue in queues}
 
@@ -165,7 +168,7 @@ class AsyncClient:
         return names[found[0]] if found else None
 
     def pool_of(self, key: str) -> AsyncPoolTransport | None:
-        """Return the transport to the server of a key. AsyncTransport.pool_of describes the result."""
+        """Return the transport to the server that has a key. AsyncTransport.pool_of describes the result."""
         return self._transport.pool_of(key)
 
     async def wait_and_carry_out(
@@ -175,19 +178,19 @@ class AsyncClient:
         until: asyncio.Future[Any],
         on_token: Callable[[], None] | None = None,
     ) -> tuple[T | RqCoreError | None, Exception | None]:
-        """Wait for a wake token of the call's queue, and take it. The call is carried out when the wait ends: at a
-        token, or after ``seconds``.
+        """Wait for a wake token of the call's queue, take it, and carry out the call. The call is also carried out if
+        no token came within ``seconds``.
 
-        Without ``on_token``, the call is sent together with the wait, and the server carries out the call without
-        another round trip. With ``on_token``, the call is prepared now, and sent as soon as the wait's reply arrives;
-        then ``on_token`` is called.
+        Without ``on_token``, the call is sent together with the blocking command, and the server carries out the call
+        without another round trip. With ``on_token``, the call is prepared now, and sent as soon as the blocking
+        command has been answered. Then ``on_token`` is called.
 
-        Return a pair: the call's value or an RqCoreError, and the error of the wait or None. Use this method only if
-        ``pool_of`` knows the queue's server.
+        Return a pair: the call's value or its RqCoreError, and the error of the blocking command or None. Use this
+        method only if ``pool_of`` returns the queue's server.
 
-        If ``until`` is done first, the connection is closed. A call that was already sent is then sent again without a
-        wait, with the arguments that the call has at that time. Like each call that is sent again, it is carried out
-        once. A prepared call that was not sent is not carried out: the pair then has None in place of a value.
+        If ``until`` is done first, the connection is closed. If the call was already sent, it is then sent again
+        without the blocking command, with the arguments that the call has at that time. The server still carries it out
+        only once. If the call was not sent, it is not carried out, and the pair has None in place of a value.
         """
         delivery, key = self.calls.delivery, queue_keys(call.queue, self.prefix)("wake")
         pool = self.pool_of(key)
@@ -213,7 +216,8 @@ class AsyncClient:
             delivery.end(call.script, call.queue, begun)
 
     async def return_token(self, queue: str) -> None:
-        """Put an unused wake token back. If the queue has got another token meanwhile, the queue keeps one token."""
+        """Put an unused wake token back into its queue. If the queue has got another token meanwhile, it keeps only
+        one."""
         key = queue_keys(queue, self.prefix)("wake")
         # In one step: other workers that stop, and scripts, also push tokens.
         both = in_one_step([["RPUSH", key, "1"], ["LTRIM", key, 0, 0]])

@@ -1,8 +1,9 @@
 """One connection of an event loop: sends bytes, and parses replies.
 
-redis-py connects; then this object becomes the connection's asyncio protocol. It parses bytes in the loop's callback,
-and wakes the waiting task once all replies are complete. asyncio's streams would wake the task for each piece. A timer
-for each exchange would cost as much as the exchange, so a watchdog with one timer finds overdue replies.
+redis-py opens the connection. Then AsyncConnection becomes the connection's asyncio protocol. It parses bytes in the
+loop's callback, and resumes the waiting task only when all replies are complete; asyncio's streams would resume the
+task for each piece of data. One timer, the watchdog, finds overdue replies, because a timer for each exchange would
+cost as much as the exchange.
 """
 
 from __future__ import annotations
@@ -33,32 +34,32 @@ class AsyncConnection(asyncio.Protocol):
         self._made = source.connection_class(**source.connection_kwargs)
         self._connect_within = connect_bound(source)
         self._has_spoken = False
-        """See Connection."""
+        """True if the connection was open at least once. Then the port and the URL agree about TLS."""
         self._transport: asyncio.Transport | None = None
         self._streams: asyncio.BaseProtocol | None = None
-        """redis-py's own protocol. It must be notified when the connection ends, because redis-py's connection waits
-        for this notice."""
+        """redis-py's own protocol object. It must be notified when the connection ends, because redis-py's connection
+        waits for this notice."""
         self._loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # set when it connects
         self._reader: Any = None
         self._answer: asyncio.Future[None] | None = None
-        """The future of the exchange under way, or None."""
+        """The future that completes when the current exchange has all its replies; None if no exchange is under way."""
         self._missing = 0
-        """Number of replies of the exchange under way that have not arrived."""
+        """Number of replies that the current exchange still lacks."""
         self._hear: Callable[[Any], None] | None = None
         self.replies: list[Any] = []
-        """The replies of the last exchange that have arrived."""
+        """The replies of the current or last exchange that have arrived."""
         self.unwritten = b""
-        """The part of the exchange under way that is written when the first reply arrives. Afterwards it is empty."""
+        """The bytes of the current exchange that are written when the first reply arrives. Afterwards it is empty."""
         self._on_then: Callable[[], None] | None = None
         self._within = 0.0
         self._later_within = 0.0
-        """Seconds within which each reply after the first must arrive."""
+        """Maximum seconds to wait for each reply after the first."""
         self._deadline = 0.0
-        """Time on the loop's clock from which the next reply is overdue."""
+        """Time, on the loop's clock, after which the next reply is overdue."""
         self._watchdog: asyncio.TimerHandle | None = None
         self._looks_at = 0.0
-        """Time on the loop's clock at which the watchdog fires. The time is stored here, since a timer of uvloop that
-        is due at once does not know its time."""
+        """Time, on the loop's clock, at which the watchdog timer fires. It is stored here, because a timer of uvloop
+        that is due at once does not report its time."""
 
     @property
     def is_ready(self) -> bool:
@@ -67,7 +68,7 @@ class AsyncConnection(asyncio.Protocol):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the server to which the connection leads. Unix sockets have no address."""
+        """Host and port of the server. A connection over a Unix socket has neither."""
         return self._made.host, self._made.port
 
     async def connect(self, within: float | None = None) -> None:
@@ -125,16 +126,18 @@ class AsyncConnection(asyncio.Protocol):
         then: bytes = b"",
         on_then: Callable[[], None] | None = None,
     ) -> asyncio.Future[None]:
-        """Send ``data``. Return a future that is done once ``replies`` has ``count`` replies; an error reply is a
-        ReplyError. ``then`` is sent as soon as the first reply arrives, without a round of the loop in between;
-        ``on_then`` is called afterwards.
+        """Send ``data``, and return a future that is done once ``replies`` has ``count`` replies. An error reply is a
+        ReplyError.
 
-        The awaiter resumes in the next round of the loop. ``hear`` is called before that, with the last reply. A caller
-        that stops waiting must drop the connection.
+        ``then``: bytes that are sent as soon as the first reply arrives, before the event loop runs anything else.
+        ``on_then`` is called after that.
+
+        ``hear``: a function that is called with the last reply, one iteration of the loop before the awaiting task
+        resumes. A caller that stops waiting must drop the connection.
 
         The future raises TimeoutError if no reply arrived for ``within`` seconds, EOFError if the server closed the
-        connection, or another OSError. After the first reply, ``later_within`` takes the place of ``within``; None:
-        both are equal.
+        connection, or another OSError. ``later_within``: the timeout in seconds after the first reply; None: ``within``
+        also applies then.
         """
         assert self._transport is not None
         assert self._answer is None, "an exchange is under way on this connection"
@@ -186,7 +189,8 @@ class AsyncConnection(asyncio.Protocol):
             self._go_on()
 
     def _go_on(self) -> None:
-        """Write the data that waits for the first reply. From now on, replies must arrive within ``_later_within``."""
+        """Write the data that was held back until the first reply. From now on, replies must arrive within
+        ``_later_within`` seconds."""
         if self.unwritten and self._transport is not None:
             self._transport.write(self.unwritten)
             self.unwritten = b""
@@ -198,7 +202,7 @@ class AsyncConnection(asyncio.Protocol):
             self._watch()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Fail the exchange under way, if there is one, because the connection has ended."""
+        """Fail the current exchange, if any, because the connection has ended."""
         if self._streams is not None:
             self._streams.connection_lost(error)
         self._fail(error or EOFError("the server closed the connection"))

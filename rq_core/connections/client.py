@@ -1,5 +1,5 @@
-"""The synchronous client. It carries out the plans of :mod:`rq_core.protocol.operations` over a
-:class:`rq_core.connections.transport.Transport`.
+"""The synchronous client. It carries out the plans of :mod:`rq_core.protocol.operations` (generators of commands and
+pauses) over a :class:`rq_core.connections.transport.Transport`.
 
     client = Client("redis://localhost:6379/0")
     client.run(client.calls.enqueue.many([NewJob(...)]))
@@ -31,13 +31,14 @@ T = TypeVar("T")
 L = TypeVar("L", bound=Connection)
 
 POLL_EVERY_S: Final = 0.1
-"""Seconds between two polls of streams that no single blocking command can wait for."""
+"""Seconds between two polls of streams that are on several servers, so that no single blocking command can wait for
+all."""
 
 
 class Client:
-    """A client of a server's queues. ``calls`` has the possible calls and plans; ``run`` carries them out.
+    """A client of the queues on a Redis server. ``calls`` makes calls and plans; ``run`` carries them out.
 
-    Each call of ``run`` may raise ServerUnavailable and ServerUnsuitable.
+    ``run`` may raise ServerUnavailable and ServerUnsuitable for any call.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Client:
 
     @property
     def prefix(self) -> str:
-        """The beginning of the names of all keys."""
+        """The prefix of all key names."""
         return self.calls.delivery.prefix
 
     def run(self, what: Plan[T] | Call[T]) -> T:
@@ -113,18 +114,18 @@ class Client:
     def place(self, queue: str) -> object:
         """Return an object that identifies the server of a queue.
 
-        Queues with equal objects have the same server, so a caller can send the calls of these queues together.
-
-        None: there is only one server, or the queue's server is not known yet.
+        Queues with equal objects are on the same server, so a caller can send their calls together. None means that
+        there is only one server, or that the queue's server is not known yet.
         """
         return self._transport.place(queue_keys(queue, self.prefix)("meta"))
 
     def new_connection(self, queue: str, kind: Callable[[Any], L]) -> L | None:
-        """Return a new connection, not open yet, to the server that has a queue. None: the server is not known yet."""
+        """Return a new, unopened connection to the server of a queue; None if the server is not known yet. ``kind``:
+        the class of the connection."""
         return self._transport.new_connection(queue_keys(queue, self.prefix)("meta"), kind)
 
     def is_current(self, connection: Connection) -> bool:
-        """Return whether a new connection would lead to the server of this connection."""
+        """Return whether a new connection would lead to the same server as this connection."""
         return self._transport.is_current(connection)
 
     def close(self) -> None:
@@ -138,10 +139,10 @@ class Client:
         self.close()
 
     def wait_outbox(self, last: Mapping[str, str], seconds: float) -> set[str]:
-        """Wait up to ``seconds`` until a queue's outbox has an entry after the one in ``last``. Return the queues with
-        such an entry.
+        """Wait until the outbox (event stream) of a queue has an entry after the one in ``last``, for at most
+        ``seconds``. Return the queues that have a newer entry.
 
-        ``last``: queue → outbox id. Raises Unsent, Lost or ReplyError of rq_core.protocol.engine.plan.
+        ``last``: queue → id of an outbox entry. Raises Unsent, Lost or ReplyError of rq_core.protocol.engine.plan.
         """
         prefix = self.prefix
         names = {queue_keys(queue, prefix)("outbox"): queue for queue in last}
@@ -154,7 +155,8 @@ class Client:
         return {names[name] for name, _ in found or ()}
 
     def wait_token(self, key: str, seconds: float) -> str | None:
-        """Wait up to ``seconds`` for a token in a list and take it. Return the token; None: no token came.
+        """Wait up to ``seconds`` for an element of the Redis list ``key``, and remove it. Return the element, a token;
+        None if no token came.
 
         Raises Unsent, Lost or ReplyError of rq_core.protocol.engine.plan.
         """
@@ -164,7 +166,7 @@ class Client:
     def _poll_outbox(
         self, names: Mapping[str, str], last: Mapping[str, str], seconds: float
     ) -> set[str]:
-        """Do the work of ``wait_outbox`` for streams on several servers, by polling.
+        """Wait for new outbox entries as ``wait_outbox`` does, by polling, because the streams are on several servers.
 
         A stream whose server does not answer counts as unchanged. If no server answers, the first error is raised.
         """

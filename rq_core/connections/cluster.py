@@ -2,7 +2,8 @@
 
     redis+cluster://user:password@host:7000,host:7001     (rediss+cluster:// with TLS)
 
-The URL may name any nodes; these report the other nodes. The URL's user, TLS and options apply to every node.
+The URL may name any nodes of the cluster. They report the remaining nodes. The URL's user, TLS and options apply to
+every node.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ W = TypeVar("W", PoolTransport, AsyncPoolTransport)
 
 DEFAULT_PORT: Final = 6379
 NODE_CONNECTS_S: Final = 1.5
-"""Seconds within which a connection to a node must be made. A frozen node accepts a connection but sends no greeting;
-the client must not wait for it, since another node may have become the primary."""
+"""Seconds to open a connection to a node. A frozen node accepts a connection and never answers. The client must not
+wait long for it, since another node may have become the primary."""
 
 
 def seeds_of(url: str) -> tuple[Node, ...]:
@@ -100,8 +101,8 @@ class _Nodes(Generic[W]):
     ) -> None:
         """Create the transports to the nodes in the URL.
 
-        ``answer_within``: seconds for a reply. ``connect_within``: seconds in which an exchange makes its connections.
-        Raises InvalidOption for an invalid URL.
+        ``answer_within``: seconds for a reply. ``connect_within``: seconds that one exchange may take to open
+        connections. Raises InvalidOption for an invalid URL.
         """
         self._url = url
         self._connect_within = connect_within
@@ -139,16 +140,16 @@ class _Nodes(Generic[W]):
 
 
 class _Budget:
-    """The seconds that are left for all rounds of one exchange."""
+    """The remaining seconds of one exchange, which may need several rounds of commands."""
 
     def __init__(self, patience: Patience | None, connect_within: float) -> None:
-        """Start the clock. Without a ``patience``, the connections of all rounds together may take ``connect_within``
-        seconds."""
+        """Start the clock. ``patience``: the limits of the exchange. Without it, the exchange may take
+        ``connect_within`` seconds to open connections, and any time to wait for replies."""
         self._patience = patience or Patience(unsent=connect_within, unknown=math.inf)
         self._began = time.monotonic()
 
     def left(self, of: Round) -> Patience:
-        """Return the patience that is left for a round. A brief round has at most the patience BRIEF."""
+        """Return the patience that remains for the round ``of``. A brief round gets at most the patience BRIEF."""
         took = time.monotonic() - self._began
         unsent, unknown = self._patience.unsent - took, self._patience.unknown - took
         if of.brief:
@@ -157,7 +158,8 @@ class _Budget:
 
 
 def _of(step: Round, meanwhile: Meanwhile) -> Meanwhile:
-    """Return ``meanwhile``, to be called when the round is sent; None if the round has no command of the caller."""
+    """Return the function to call when the round ``step`` has been sent: ``meanwhile``, or None for a brief round. A
+    brief round only asks for the cluster's map, or sends one command to all primaries."""
     return None if step.brief else meanwhile
 
 
@@ -170,8 +172,8 @@ class ClusterTransport(_Nodes[PoolTransport]):
         meanwhile: Meanwhile = None,
         patience: Patience | None = None,
     ) -> list[Any]:
-        """Send commands to the nodes of their keys, and return the replies, with exceptions in the place of failed
-        replies."""
+        """Send each command to the node that has its key, and return the replies. A failed command has an exception in
+        place of its reply."""
         return self._drive(self._routing.exchange(commands), meanwhile, patience)
 
     def block(self, command: Command, seconds: float) -> Any:
@@ -189,12 +191,13 @@ class ClusterTransport(_Nodes[PoolTransport]):
         raise ReplyError("TRYAGAIN its slot keeps moving")
 
     def new_connection(self, key: str, kind: Callable[[Any], L]) -> L | None:
-        """Return a new connection, not open yet, to the node that has a key. None: the node is not known yet."""
+        """Return a new, unopened connection to the node that has a key; None if that node is not known yet. ``kind``:
+        the class of the connection."""
         node = self._routing.node_of(key)
         return None if node is None else self._to(node).new_connection(key, kind)
 
     def is_current(self, connection: Connection) -> bool:  # noqa: ARG002 - each node has connections of its own
-        """Return True: the connections of one node always lead to that node."""
+        """Return True: a connection to a node always leads to that node."""
         return True
 
     def close(self) -> None:
@@ -232,14 +235,14 @@ class AsyncClusterTransport(_Nodes[AsyncPoolTransport]):
         meanwhile: Meanwhile = None,
         patience: Patience | None = None,
     ) -> list[Any]:
-        """Send commands to the nodes of their keys, and return the replies, with exceptions in the place of failed
-        replies."""
+        """Send each command to the node that has its key, and return the replies. A failed command has an exception in
+        place of its reply."""
         return await self._drive(self._routing.exchange(commands), meanwhile, patience)
 
     async def block(self, command: Command, seconds: float, hear: Hear = None) -> Any:
         """Send a blocking command that answers within ``seconds``. Return the reply, or raise its error.
 
-        ``hear`` is called with the reply one round of the event loop before this method returns.
+        ``hear`` is called with the reply, one iteration of the event loop before this method returns.
         """
         for _ in range(REDIRECTS_MAX):
             node = await self._drive(self._routing.locate(command))
@@ -254,14 +257,14 @@ class AsyncClusterTransport(_Nodes[AsyncPoolTransport]):
         raise ReplyError("TRYAGAIN its slot keeps moving")
 
     def pool_of(self, key: str) -> AsyncPoolTransport | None:
-        """Return the transport to the node that has a key; None: no node is known. If the key's slot moves to another
-        node, the transport does not follow.
-        """
+        """Return the transport to the node that has a key; None if that node is not known. If the key moves to another
+        node, the transport still leads to the old node."""
         node = self._routing.node_of(key)
         return None if node is None else self._to(node)
 
     async def close(self) -> None:
-        """Close all connections. A connection that a call under way opens later is closed after the call."""
+        """Close all connections. If a running call opens a connection later, that connection is closed after the
+        call."""
         self._is_closed = True
         ends = (transport.close() for transport in self._transports.values())
         for error in await asyncio.gather(*ends, return_exceptions=True):

@@ -15,10 +15,10 @@ from rq_core.protocol.engine.plan import ReplyError
 # Parsing of replies: hiredis parses them; an error reply becomes a ReplyError in its place.
 
 PENDING: Final = object()
-"""The reader's return value while a reply is incomplete. (None and False can be replies.)"""
+"""The value that the reply parser returns while a reply is incomplete. (None and False can be replies.)"""
 Push: Final = hiredis.PushNotification
-"""A message that a server sends, without a request, to clients that speak RESP3. The server also answers
-SSUBSCRIBE and SUNSUBSCRIBE with such a message, and no other command."""
+"""The type of a message that the server sends to RESP3 clients unasked, such as a channel message. The replies to
+SSUBSCRIBE and SUNSUBSCRIBE have this type, too."""
 
 
 def new_reader() -> Any:
@@ -42,7 +42,7 @@ def reply_error(text: str) -> ReplyError:
 
 
 def explained(text: str) -> str:
-    """Return a server's error text. One misleading text is replaced by clearer words."""
+    """Return a server's error text. Replace one misleading text by clearer words."""
     if "Protocol error: unauthenticated" in text:
         # This is the answer of a server that asks for a password to a command of more than ten words.
         return f"NOAUTH Authentication required ({text})"
@@ -75,10 +75,10 @@ def transport_of(connection: Any) -> asyncio.Transport:
 
 RECEIVE_BYTES: Final = 65_536
 SOON_S: Final = 0.05
-"""Minimum wait in seconds, even if less of the caller's patience is left."""
+"""Minimum timeout in seconds, even if less of the caller's patience is left."""
 
 CONNECT_TIMEOUT_S: Final = 5.0
-"""Seconds within which a connection must be made and the server must have sent its greeting."""
+"""Seconds to open a connection, up to the server's greeting."""
 
 
 def soonest(bound: float, within: float | None) -> float:
@@ -87,7 +87,7 @@ def soonest(bound: float, within: float | None) -> float:
 
 
 def connect_bound(source: Any) -> float:
-    """Return the maximum seconds that a connection of this pool of redis-py may take to open."""
+    """Return the maximum seconds that a connection of ``source``, a pool of redis-py, may take to open."""
     return float(source.connection_kwargs.get("socket_connect_timeout") or CONNECT_TIMEOUT_S)
 
 
@@ -100,11 +100,11 @@ class Connection:
         self._answer_within = source.connection_kwargs.get("socket_timeout")
         self._connect_within = connect_bound(source)
         self._has_spoken = False
-        """True if the connection was open at least once. Then it is known whether the port speaks TLS."""
+        """True if the connection was open at least once. Then the port and the URL agree about TLS."""
         self._socket: Any = None
         self._reader: Any = None
         self._look: Any = None
-        """The poll object that shows whether the socket has bytes to read. It is kept, since creating it takes longer
+        """The poll object that shows whether the socket has bytes to read. It is reused, since creating it takes longer
         than polling."""
 
     @property
@@ -114,14 +114,14 @@ class Connection:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the server to which the connection leads. Unix sockets have no address."""
+        """Host and port of the server. A connection over a Unix socket has neither."""
         return self._made.host, self._made.port
 
     def is_ready(self) -> bool:
         """Return whether the connection is open and has no unread bytes.
 
-        Check this before each command. A command on a connection that the server has closed would count as sent, with
-        an unknown outcome.
+        Check this before each command. If the server has closed the connection, a command on it would count as sent,
+        and its outcome would be unknown.
         """
         if self._socket is None or self._reader.has_data():
             return False
@@ -165,7 +165,7 @@ class Connection:
         self._socket.sendall(data)
 
     def receive(self, count: int, replies: list[Any]) -> None:
-        """Append the next ``count`` replies to ``replies`` as they arrive. An error reply is a ReplyError.
+        """Receive ``count`` replies, and append each to ``replies`` when it arrives. An error reply is a ReplyError.
 
         Raises TimeoutError after the timeout of ``wait_for``, EOFError if the server has closed the connection, or
         another OSError.

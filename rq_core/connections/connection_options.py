@@ -17,7 +17,7 @@ from rq_core.model.lib.url import check_password, check_port
 
 
 def resolve_url(url: str) -> str:
-    """Return a URL that redis-py or this room can open.
+    """Return a URL that redis-py or :mod:`rq_core.connections` can open.
 
     For ``embedded://``, find or start the server that comes with rq-core, and return the server's URL. Any other URL is
     returned unchanged. Raises InvalidOption for a URL of an unknown kind.
@@ -38,7 +38,8 @@ def resolve_url(url: str) -> str:
 
 
 def shown_url(url: str) -> str:
-    """Return the URL for messages and other processes. An embedded server's URL gets the absolute path of its data."""
+    """Return the URL to show in messages and to pass to other processes. In an embedded server's URL, the path of the
+    data directory becomes absolute."""
     if not url.startswith("embedded:"):
         return url
     from rq_core.embedded import server
@@ -72,10 +73,11 @@ def source_of(
     answer_within: float,
     connect_within: float = CONNECT_TIMEOUT_S,
 ) -> Any:
-    """Return a pool of redis-py, which makes connections. Nothing is connected yet.
+    """Return a pool of redis-py for a URL. No connection is opened yet.
 
-    Raises InvalidOption for an invalid URL. The URL is checked here: redis-py would ignore a path that is no database
-    number, and would notice an unknown option only when it connects.
+    ``answer_within``, ``connect_within``: seconds for a reply, and to connect. Raises InvalidOption for an invalid URL.
+    This function checks the URL, because redis-py ignores a path that is not a database number, and reports an unknown
+    option only when it connects.
     """
     check_password(url)
     pool: Any = None
@@ -112,7 +114,7 @@ OPTIONS: Final = (
     " ssl_cert_reqs, ssl_certfile, ssl_check_hostname and ssl_keyfile; with Sentinel also sentinel_password and"
     " sentinel_username"
 )
-"""The options that a URL may have after its question mark, for messages."""
+"""The options that a URL may have after its question mark, as text for error messages."""
 _UNKNOWN: Final = re.compile(r"unexpected keyword argument '(.*)'")
 
 
@@ -128,7 +130,8 @@ def _check_address(url: str) -> None:
 
 
 def _check_files(options: Mapping[str, Any]) -> None:
-    """Raise ValueError for a missing file. OpenSSL would fail only when it connects, and would not name the file."""
+    """Raise ValueError if a file that a URL option names is missing. OpenSSL would fail only when it connects, and
+    would not name the file."""
     for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
         path = options.get(name)
         if path is not None and not Path(path).is_file():

@@ -1,9 +1,9 @@
-"""Checks jobs for which clients wait, and subscribes to messages about their ends. Each server has one connection.
+"""Checks jobs for which clients wait, and subscribes to messages about their ends, over one connection to each server.
 
-A check sends two requests in one write. The first request subscribes to the queue's channel, unless the connection is
-already subscribed. The second asks which of the jobs have ended. A check fails without a connection, without the right
-to subscribe, or if the slot has moved. Then :mod:`rq_core.connections.wait_thread` checks the jobs with ordinary
-commands.
+A check sends two requests in one write. The first subscribes to the queue's channel, unless the connection is already
+subscribed. The second asks which of the jobs have ended. A check is not possible without a connection, without the
+right to subscribe, or if the cluster slot has moved. Then :mod:`rq_core.connections.wait_thread` checks the jobs with
+ordinary commands.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rq_core.protocol.reads.result_reads import Found
 # check in one write with the subscription finds all ends for which no message will arrive.
 
 _SUBSCRIBES = {"SSUBSCRIBE": "ssubscribe", "SUNSUBSCRIBE": "sunsubscribe"}
-"""Command → the first word of the message with which the server answers it."""
+"""Commands that the server answers with a push message, each with the first word of that message."""
 
 
 class HearingConnection(Connection):
@@ -63,8 +63,8 @@ class HearingConnection(Connection):
             raise redis.ConnectionError(f"it does not speak RESP3: {reply}")
 
     def exchange(self, commands: Sequence[Sequence[Any]], within: float) -> list[Any]:
-        """Send commands, and return their replies. An error is a ReplyError; the reply to a subscription or its end is
-        None.
+        """Send commands, and return their replies. An error reply is a ReplyError; SSUBSCRIBE and SUNSUBSCRIBE have the
+        reply None.
 
         Each read may take ``within`` seconds. Raises the errors of Connection.receive.
         """
@@ -105,9 +105,8 @@ class HearingConnection(Connection):
         self._reader.feed(data)
 
     def _read(self) -> None:
-        """Read all bytes that have arrived, without waiting. No byte may be left: bytes that TLS has already decrypted
-        do not make the socket readable.
-        """
+        """Read all bytes that have arrived, without waiting. All must be read: bytes that TLS has already decrypted do
+        not make the socket readable."""
         self._socket.settimeout(0)
         while True:
             while (message := self._reader.gets()) is not PENDING:
@@ -125,26 +124,26 @@ class HearingConnection(Connection):
 log = logging.getLogger(__name__)
 
 ANSWER_S: Final = 2.0
-"""Seconds without an answer after which a connection is closed."""
+"""Seconds without an answer after which the connection is closed."""
 CONNECT_S: Final = 1.0
-"""Seconds within which a connection must be made."""
+"""Seconds to open a connection."""
 AGAIN_S: Final = 0.25
-"""Seconds before another attempt to connect to a server after a failed one."""
+"""Seconds between a failed attempt to connect to a server and the next attempt."""
 DEAF_S: Final = 60.0
-"""Seconds for which this process does not subscribe again to a queue whose messages did not arrive or are not
-permitted."""
+"""Seconds without a new subscription to a queue whose messages did not arrive or may not be received."""
 
 
 class Looked(NamedTuple):
-    """The result of a check of jobs."""
+    """The result of a check: which jobs have ended, and whether messages about the others will arrive."""
 
     found: dict[str, Found]
     hearing: object | None
-    """The subscription that will report the ends of the jobs that are still alive; None: no messages will arrive."""
+    """The subscription that will report the ends of the jobs that are still alive; None if no messages will arrive."""
 
 
 class _Subscription:
-    """One uninterrupted subscription to a queue, on one connection. No two subscriptions are equal."""
+    """One uninterrupted subscription to a queue, on one connection. Objects are compared by identity, so a renewed
+    subscription differs from the earlier one."""
 
     def __init__(self, queue: str, ear: _Ear) -> None:
         self.queue = queue
@@ -152,7 +151,7 @@ class _Subscription:
 
 
 class _Ear:
-    """The connection to one server, and the time before which the thread does not connect again."""
+    """The connection to one server that receives channel messages, and the time before which it is not opened again."""
 
     def __init__(self, connection: HearingConnection) -> None:
         self.connection = connection
@@ -160,17 +159,18 @@ class _Ear:
 
 
 class Deafness:
-    """The queues whose messages about ends do not reach this process. All threads of one waiter share this object."""
+    """The queues whose messages about ended jobs do not reach this process. All threads of one Waiter share this
+    object."""
 
     def __init__(self) -> None:
         self.until: dict[str, float] = {}
-        """Queue → clock time from which this process may subscribe to the queue again."""
+        """Queue → clock time from which this process may subscribe to it again."""
         self.warned: set[str] = set()
-        """The texts of the warnings that were logged: each is logged once, for the first queue that it concerns."""
+        """The warnings that were already logged. Each is logged only once, for the first queue that has the problem."""
 
 
 class Listener:
-    """The checks and subscriptions of one thread. Close it after use."""
+    """The checks of jobs and the subscriptions of one thread. Close the listener after use."""
 
     def __init__(self, client: Client, clock: Callable[[], float], deaf: Deafness) -> None:
         self._client = client
@@ -179,11 +179,12 @@ class Listener:
         self._ears: dict[object, _Ear] = {}
         self._subscriptions: dict[str, _Subscription] = {}
         self._channels: dict[str, str] = {}
-        """Channel → queue."""
+        """Name of a channel → the queue whose ended jobs it reports."""
         self._missed: list[str] = []
 
     def look(self, queue: str, ids: Sequence[str]) -> Looked | None:
-        """Check jobs, and subscribe to the ends of the jobs that are alive. Return None if this is not possible now.
+        """Check which jobs have ended, and subscribe to the ends of the others. Return None if the server cannot be
+        checked over this connection now.
 
         Raises QueueDamaged.
         """
@@ -200,10 +201,10 @@ class Listener:
         return None if found is None else Looked(found, self._subscriptions.get(queue))
 
     def told(self) -> tuple[list[tuple[str, list[str]]], list[str]]:
-        """Return two lists: (queue, ids of jobs whose ends were published), and queues whose messages may have been
-        missed.
+        """Return the messages about ended jobs that have arrived, as two lists.
 
-        Messages may be missed if the subscription or the connection has ended.
+        The first has (queue, ids of ended jobs) pairs. The second has the queues whose messages may have been missed,
+        because the subscription or the connection has ended.
         """
         told: list[tuple[str, list[str]]] = []
         for ear in self._ears.values():
@@ -246,7 +247,8 @@ class Listener:
                 self._drop(subscription.ear)
 
     def was_of_no_use(self, queue: str) -> None:
-        """Do not subscribe to this queue for DEAF_S seconds, because one of its jobs ended without a message."""
+        """Stop new subscriptions to this queue for DEAF_S seconds, because a job of the queue ended without a
+        message."""
         self._deaf.until[queue] = self._clock() + DEAF_S
         self._warn(
             queue,
@@ -292,10 +294,10 @@ class Listener:
         return found
 
     def _ask(self, ear: _Ear, queue: str, pages: Sequence[Sequence[str]]) -> list[Any] | None:
-        """Send the checks of a queue's jobs and return the replies. Subscribe to the queue first, unless there is a
-        subscription.
+        """Send the checks of a queue's jobs, and return the replies. Subscribe to the queue first, if necessary.
 
-        Return None if the server refuses the subscription or a check.
+        ``pages``: the ids, divided into one list for each check. Return None if the server refuses the subscription or
+        a check.
         """
         keys = queue_keys(queue, self._client.prefix)
         commands = [result_reads.command(keys, page) for page in pages]
@@ -318,7 +320,8 @@ class Listener:
         return replies
 
     def _have_ends_published(self, ear: _Ear, queue: str) -> bool:
-        """Tell the queue that a client waits: scripts then publish the ends of its jobs. Return False if this fails."""
+        """Register in the queue that a client waits, so that scripts publish the ends of its jobs. Return False if this
+        fails."""
         try:
             calls = self._client.calls
             (reply,) = ear.connection.exchange([calls.endings.listen_command(queue)], ANSWER_S)
@@ -383,7 +386,7 @@ class Listener:
             self._ended(queue, ear)
 
     def _ended(self, queue: str, ear: _Ear) -> None:
-        """Remove a queue's subscription if it is on this connection. Then note that messages about the queue may have
+        """Remove a queue's subscription if it was on this connection, and note that messages about the queue may have
         been missed."""
         made = self._subscriptions.get(queue)
         if made is not None and made.ear is ear:

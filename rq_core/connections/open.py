@@ -1,4 +1,4 @@
-"""Converts a URL to a transport: to one server, to the primary that Sentinel names, or to a Redis Cluster."""
+"""Opens a URL: returns a transport to one server, to the primary that Sentinel names, or to a Redis Cluster."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from rq_core.model.lib.url import is_cluster
 from rq_core.protocol.engine.plan import Patience
 
 ELSEWHERE_AFTER_S: Final = 4.0
-"""Seconds without an answer after which a connection is closed, if another server may have taken over (Sentinel,
-Cluster). The call is then sent again; it is carried out only once."""
+"""Seconds without an answer after which a connection of a Sentinel or Cluster URL is closed, because another server may
+have taken over. The call is then sent again, but carried out only once."""
 SECONDS_MIN: Final = 1.0
-"""Minimum timeout in seconds for connecting and for an answer, even if the caller's patience is shorter."""
+"""Minimum timeout in seconds for connecting and for a reply, even if the caller's patience is shorter."""
 
 
 def open_transport(
     url: str, *, answer_within: float = SOCKET_TIMEOUT_S, patience: Patience | None = None
 ) -> Transport:
-    """Return a transport to the server that a URL names. It is not connected yet.
+    """Return a transport (connections) to the server that a URL names. It is not connected yet.
 
-    ``answer_within``: seconds for a reply. ``patience``: how long the caller's calls wait. Raises InvalidOption.
+    ``answer_within``: seconds for a reply. ``patience``: how long the caller's calls wait; it may shorten the timeouts.
+    Raises InvalidOption.
     """
     answer, connect = _bounds(url, answer_within, patience or Patience())
     if is_cluster(url):

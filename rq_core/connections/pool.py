@@ -1,11 +1,11 @@
-"""A pool of idle connections. It gives out the connection that was used last.
+"""A pool of connections. It reuses the connection that was used last.
 
-redis-py makes the connections. Its own pools lock, retry, record metrics and dispatch events for each exchange. That
-was half of Python's work in an exchange. This pool keeps objects of :mod:`rq_core.connections.connection`, and connects
-an object when a caller takes it.
+redis-py opens the connections. This pool replaces redis-py's own pools, which lock, retry, record metrics and dispatch
+events for each exchange. That took half of Python's time in an exchange. The pool holds objects of
+:mod:`rq_core.connections.connection`, and opens an object when a caller takes it.
 
 The URL limits the number of connections; recent redis-py allows 100 if the URL has no limit. If all are in use, callers
-wait in a queue. A caller fails when the queue has not moved for a while.
+wait in line. A caller fails if no connection was given back for a while.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ L = TypeVar("L", bound=Connection)
 
 
 class Pool:
-    """A pool of connections, which ``source``, a pool of redis-py, makes. Threads and forked children may share it."""
+    """A pool of connections, which ``source``, a pool of redis-py, opens. Threads and forked children may share it."""
 
     def __init__(
         self, source: Any, *, wait: float, make_connection: Callable[[Any], Connection] = Connection
     ) -> None:
-        """``wait``: seconds without progress of the queue after which a waiting caller gets redis.ConnectionError."""
+        """Create a pool without connections. ``wait``: seconds without a returned connection after which a waiting
+        caller gets redis.ConnectionError."""
         self._source = source
         self._sentinels = sentinels_of(source)
         self._wait = wait
@@ -46,7 +47,7 @@ class Pool:
         self._freed = threading.Condition(self._lock)
         self._waiting = 0
         self._moved = 0.0
-        """Monotonic time at which a working connection was last given back while callers waited."""
+        """Monotonic time at which a caller last gave back a working connection while others waited."""
         self._idle: list[Connection] = []
         self.busy: set[Connection] = set()
         """The connections in use."""
@@ -56,9 +57,9 @@ class Pool:
         self._pid = os.getpid()
 
     def take(self, within: float | None = None) -> Connection:
-        """Return a connection without unread bytes. The caller must give it back.
+        """Return an open connection without unread bytes. The caller must give it back.
 
-        Raises redis-py's error if it cannot connect within ``within`` seconds or the pool's timeout, whichever is
+        Raises redis-py's error if the pool cannot connect within ``within`` seconds or its own timeout, whichever is
         shorter.
         """
         if os.getpid() != self._pid:
@@ -80,18 +81,19 @@ class Pool:
         return connection
 
     def leads_elsewhere(self, connection: Connection) -> bool:
-        """Return whether the sentinels name another server than the connection's server."""
+        """Return whether the sentinels name a different server than the one to which the connection leads."""
         if self._sentinels is None:
             return False
         self._sentinels.look()
         return self._sentinels.primary != connection.address
 
     def new_connection(self, kind: Callable[[Any], L]) -> L:
-        """Return a new connection, not open yet, that does not belong to the pool."""
+        """Return a new, unopened connection of the class ``kind`` that does not belong to the pool."""
         return kind(self._source)
 
     def give_back(self, connection: Connection) -> None:
-        """Make a connection available to other callers. If replies may still arrive on it, disconnect it first."""
+        """Make a connection available to other callers. The caller must disconnect it first if replies may still
+        arrive."""
         with self._lock:
             if connection in self._leaving:
                 self._leaving.discard(connection)
@@ -104,7 +106,8 @@ class Pool:
                 self._freed.notify()
 
     def _wait_for_room(self, within: float | None) -> None:
-        """Wait until another thread gives a connection back. The caller must hold the lock."""
+        """Wait until a thread gives a connection back. The caller must hold the lock. ``within``: seconds without a
+        returned connection after which the wait fails, if lower than the pool's own limit."""
         since = time.monotonic()
         wait = soonest(self._wait, within)
         self._waiting += 1
@@ -132,7 +135,8 @@ class AsyncPool:
     """A pool of connections for one event loop. Pool describes the methods."""
 
     def __init__(self, source: Any, *, wait: float, keep: bool = True) -> None:
-        """``wait``: see Pool. ``keep``: whether connections are used again. A closed pool keeps none."""
+        """Create a pool without connections. ``wait``: as in Pool. ``keep``: whether connections are reused; a closed
+        pool reuses none."""
         self._source = source
         self.sentinels = sentinels_of(source)
         """The sentinels that the URL names, or None."""
@@ -144,8 +148,8 @@ class AsyncPool:
         self.keeps = keep
 
     def take_idle(self) -> AsyncConnection | None:
-        """Return the connection that was used last, if it can be used at once. Otherwise return None; then use
-        ``take``."""
+        """Return the connection that was used last, if it is ready and may be taken. Otherwise return None: the caller
+        must then use ``take``."""
         idle = self._idle
         # Callers that wait in the queue come first.
         if not idle or not idle[-1].is_ready or len(self.busy) >= self._source.max_connections:
@@ -157,9 +161,9 @@ class AsyncPool:
         return connection
 
     async def take(self, within: float | None = None) -> AsyncConnection:
-        """Return a connection without unread bytes. The caller must give it back.
+        """Return an open connection without unread bytes. The caller must give it back.
 
-        Raises redis-py's error if it cannot connect within ``within`` seconds or the pool's timeout, whichever is
+        Raises redis-py's error if the pool cannot connect within ``within`` seconds or its own timeout, whichever is
         shorter.
         """
         if len(self.busy) >= self._source.max_connections:
@@ -177,14 +181,15 @@ class AsyncPool:
         return connection
 
     async def leads_elsewhere(self, connection: AsyncConnection) -> bool:
-        """Return whether the sentinels name another server than the connection's server."""
+        """Return whether the sentinels name a different server than the one to which the connection leads."""
         if self.sentinels is None:
             return False
         await self.sentinels.look_async()
         return self.sentinels.primary != connection.address
 
     def give_back(self, connection: AsyncConnection) -> None:
-        """Make a connection available to other callers. If the pool keeps no connections, drop the connection first."""
+        """Make a connection available to other callers. The caller must drop it first if the pool reuses no
+        connections."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -196,7 +201,8 @@ class AsyncPool:
         self._idle.append(connection)
 
     async def _next_given_back(self, wait: float) -> AsyncConnection:
-        """Wait in the queue of callers until a connection is given back. The connection still counts as in use."""
+        """Wait in line until a caller gives a connection back, and return it. It still counts as in use. ``wait``:
+        seconds without a returned connection after which redis.ConnectionError is raised."""
         since = time.monotonic()
         turn: asyncio.Future[AsyncConnection] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
@@ -217,7 +223,7 @@ class AsyncPool:
             await connection.drop()
 
     async def disconnect(self) -> None:
-        """Disconnect all connections, and keep none from now on. A caller that waits for a reply receives an error.
+        """Disconnect all connections, and reuse none from now on. Callers that wait for a reply receive an error.
 
         A connection that is just being opened is closed when it is given back.
         """
@@ -231,13 +237,14 @@ class AsyncPool:
 
 
 def sentinels_of(source: Any) -> Sentinels | None:
-    """Return the sentinels that this pool of redis-py asks for its server; None if the URL names none."""
+    """Return the sentinels that a pool of redis-py asks for its server; None if its URL names none."""
     found: Sentinels | None = source.connection_kwargs.get("sentinels")
     return found
 
 
 def _time_in_line(source: Any, wait: float, moved: float) -> float:
-    """Return how many more seconds a caller may wait. ``moved``: monotonic time at which the queue last moved.
+    """Return how many more seconds a caller may wait for a connection. ``moved``: monotonic time at which the wait
+    began or a connection was last given back. ``wait``: maximum seconds after that.
 
     Raises redis.ConnectionError if no time is left.
     """

@@ -1,4 +1,4 @@
-"""Converts errors of redis-py, OpenSSL and the system to rq-core's errors and words."""
+"""Converts errors of redis-py, OpenSSL and the operating system to errors and texts of rq-core."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rq_core.connections.connection import explained
 from rq_core.protocol.engine.plan import ReplyError, Unsent
 
 _DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED", "NOREPLICAS")
-"""The error codes of a server that is no longer the primary, or that has lost its replicas to another server: the next
-call needs another connection, perhaps to another server."""
+"""The error codes of a server that is no longer the primary, or that has lost its replicas. The next call then needs a
+new connection, perhaps to another server."""
 
 
 def unsent(error: Exception) -> Unsent | ReplyError:
-    """Return the error in the place of a reply, for a command that got no connection."""
+    """Return the error that takes the place of a reply if no connection could be opened for a command."""
     broken = isinstance(error, BROKEN_ASYNC) and not isinstance(error, ANSWERED)
     return Unsent(own_words(error)) if broken else ReplyError(own_words(error))
 
@@ -57,7 +57,7 @@ _TLS_ADVICE: Final = {
     # A write before the alert is read fails with this text, since the server has ended the connection.
     "EOF occurred in violation of protocol": f"it ended the TLS connection; perhaps {_NAME_YOURS}",
 }
-"""Advice, by parts of OpenSSL's error texts."""
+"""Advice for the operator, by a part of OpenSSL's error text."""
 
 
 _PREFIXES: Final[dict[type, str]] = {
@@ -80,10 +80,10 @@ BROKEN = (redis.ConnectionError, redis.TimeoutError, OSError, EOFError)
 
 
 BROKEN_ASYNC = (TimeoutError, RuntimeError, *BROKEN)
-"""Errors of a broken asyncio connection. uvloop raises RuntimeError for a write to a connection that was just
+"""Errors that mean a broken asyncio connection. uvloop raises RuntimeError for a write to a connection that was just
 reset."""
 
 
 ANSWERED = (redis.AuthenticationError, redis.BusyLoadingError)
-"""Errors that redis-py counts as a broken connection although the server answered. The server carried nothing out, and
-its answer gives the reason."""
+"""Errors that redis-py reports as a broken connection although the server answered. The answer gives the reason, and
+the server carried nothing out."""

@@ -1,11 +1,11 @@
-"""Finds the nodes that have the keys of a Redis Cluster, and follows keys that have moved. This module does no I/O.
+"""Finds the nodes of a Redis Cluster that have given keys, and follows keys that have moved. This module does no I/O.
 
-All keys of a queue are in one slot, so every call is a call to one node. :class:`Routing` sorts the commands of an
-exchange by node with its :class:`SlotMap`, and follows the errors MOVED and ASK. Its methods are generators. Each
-yields commands by node, and receives the replies by ``send``. So the loops of both kinds of transport
-(:mod:`rq_core.connections.cluster`) are a few lines.
+All keys of a queue are in one cluster slot, so every call is for one node. :class:`Routing` sorts the commands of an
+exchange by node, with its :class:`SlotMap`, and follows the errors MOVED and ASK. Its methods are generators, which
+yield commands by node and receive the replies by ``send``. The transports of :mod:`rq_core.connections.cluster` run
+these generators, for threads or for asyncio.
 
-A temporary error, such as a slot that is being moved or a shard without a primary, replaces the reply.
+A temporary error takes the place of the reply: for example, a slot is being moved, or a shard has no primary.
 :mod:`rq_core.protocol.engine.delivery` then sends the command again.
 """
 
@@ -30,11 +30,12 @@ Command = Sequence[Any]
 
 SLOTS: Final = 16_384
 REFRESH_EVERY_S: Final = 0.1
-"""Seconds between two requests for the map while the map is stale."""
+"""Minimum seconds between two requests for the cluster's slot map."""
 ASKED_MAX: Final = 3
-"""Maximum number of nodes that are asked for the map in one exchange: each silent node costs a timeout."""
+"""Maximum number of nodes that are asked for the slot map in one exchange. Each node that does not answer costs a
+timeout."""
 BRIEF: Final = Patience(unsent=1.0, unknown=1.0)
-"""The patience for a node if another node can answer instead."""
+"""The timeouts for a node if another node could answer instead."""
 _ASK: Final = ("CLUSTER", "SLOTS")
 
 
@@ -46,17 +47,18 @@ class Node(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, otherwise: str) -> Node:
-        """Parse HOST:PORT. An empty HOST becomes ``otherwise``: the node does not know its own host."""
+        """Parse HOST:PORT. A node that does not know its own host sends an empty HOST; ``otherwise`` then takes its
+        place."""
         host, _, port = text.rpartition(":")
         return cls(host.strip("[]") or otherwise, int(port))
 
 
 class Round(NamedTuple):
-    """Commands by node. All are sent at the same time."""
+    """Commands by node, which are all sent at the same time."""
 
     commands: dict[Node, list[Command]]
     brief: bool = False
-    """If true, wait for each node no longer than ``BRIEF``."""
+    """True if each node has at most the patience ``BRIEF`` to answer."""
 
 
 Replies = dict[Node, list[Any]]
@@ -65,7 +67,7 @@ Steps = Generator[Round, Replies, T]
 
 @lru_cache(maxsize=16_384)
 def slot_of(key: str) -> int:
-    """Return the slot of a key. If the key has a hash tag, only the hash tag counts."""
+    """Return the cluster slot of a key. If the key has a hash tag, only the hash tag counts."""
     _, opened, rest = key.partition("{")
     tag, closed, _ = rest.partition("}")
     hashed = tag if opened and closed and tag else key
@@ -73,30 +75,31 @@ def slot_of(key: str) -> int:
 
 
 class SlotMap:
-    """The client's map of one cluster: slot → node. It also notes which nodes answer."""
+    """The client's map of one cluster: which node serves each slot. It also notes which nodes answer."""
 
     def __init__(
         self, seeds: Sequence[Node], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``seeds``: the nodes that are asked for the map first, and again when no other node answers."""
+        """Create an empty map. ``seeds``: the nodes that are asked for the slot map first, and again when no other node
+        answers."""
         self._seeds = tuple(seeds)
         self._clock = clock
         self._slots: list[Node | None] = [None] * SLOTS
         self._known: tuple[Node, ...] = ()
-        """All nodes that the last map names, and the node that returned the map."""
+        """All nodes in the latest slot map, and the node that returned this map."""
         self._primaries: tuple[Node, ...] = ()
         self._heard: dict[Node, float] = {}
         """Node → clock time of its last answer."""
         self._doubted: dict[Node, float] = {}
-        """Doubted node → clock time at which the doubt was last noted. A doubted node was silent, or reported that the
-        cluster is down. It is no longer doubted once it answers."""
+        """Node that did not answer, or reported that the cluster is down → clock time at which this was last noted. The
+        node is removed from here once it answers."""
         self._outdated: dict[Node, float] = {}
-        """Node → clock time at which the node returned a map that names a doubted node as a primary. Other nodes may
-        have a newer map."""
+        """Node → clock time at which it returned a slot map with a doubted node as a primary. Another node may have a
+        newer map."""
         self._turn = 0
         self._stale = True
         self._look_at = float("-inf")
-        """Clock time from which the map may be requested again, if there is a map."""
+        """Clock time before which the slot map is not requested again, if there already is one."""
 
     def home(self, slot: int) -> Node | None:
         """Return the node that serves a slot according to the latest map; None if the map names no node for the
@@ -104,30 +107,29 @@ class SlotMap:
         return self._slots[slot]
 
     def distrust(self) -> None:
-        """Mark the map as stale, because it is wrong about a slot. The next exchange requests the map again."""
+        """Mark the map as stale, because it is wrong about a slot. The next exchange requests a new map."""
         self._stale = True
 
     def move(self, slot: int, node: Node) -> None:
-        """Store that ``node`` has a slot now, and mark the map as stale, because other slots may have moved, too."""
+        """Store that ``node`` now serves a slot. Mark the map as stale, because other slots may have moved, too."""
         self._slots[slot] = node
         self._stale = True
 
     def any(self) -> Node:
-        """Return one of the primaries in ``sound``. Successive calls return different primaries. Call this only once a
-        map is known.
-        """
+        """Return one of the primaries in ``sound``, each call the next one. There must be a map already."""
         self._turn += 1
         sound = self.sound()
         return sound[self._turn % len(sound)]
 
     def sound(self) -> Sequence[Node]:
-        """Return the primaries that are not doubted. If all are doubted, return all primaries."""
+        """Return the primaries that answer. If all are doubted, return all primaries."""
         if not self._doubted:
             return self._primaries
         return [n for n in self._primaries if n not in self._doubted] or self._primaries
 
     def note(self, node: Node, reply: Any) -> None:
-        """Mark a node as doubted or as sound, because of the node's reply or of the exception in the reply's place."""
+        """Note whether a node answers: mark it as doubted if ``reply`` is Lost, Unsent or CLUSTERDOWN, otherwise as
+        sound."""
         if isinstance(reply, Lost | Unsent) or says_down(reply):
             self._doubted[node] = self._clock()
             self._stale = True
@@ -136,7 +138,8 @@ class SlotMap:
             self._heard[node] = self._clock()
 
     def refresh(self) -> Steps[Exception | None]:
-        """Request the map if it is stale. Return an error only if the request failed and there is no older map."""
+        """Request the slot map if it is stale. Return an error only if no node returned a map and there is no older
+        one."""
         if not self._stale:
             return None
         began = self._clock()
@@ -160,9 +163,10 @@ class SlotMap:
         return None if self._primaries else _explained(trouble)
 
     def _candidates(self) -> list[Node]:
-        """Return the nodes in the order in which they are asked for the map.
+        """Return all known nodes in the order in which to ask them for the slot map.
 
-        Sound nodes come first, the latest answer first; then nodes with an outdated map; then doubted nodes.
+        Nodes that answer come first, beginning with the latest answer. Then come nodes whose map was outdated, then
+        doubted nodes.
         """
 
         def order(node: Node) -> tuple[float, float, float]:
@@ -176,9 +180,9 @@ class SlotMap:
         return sorted(dict.fromkeys((*self._known, *self._seeds)), key=order)
 
     def _learn(self, reply: list[Any], asked: Node) -> None:
-        """Store the map from a reply to CLUSTER SLOTS: a list of [first slot, last slot, primary, replica…].
+        """Store the slot map from the reply of the node ``asked`` to CLUSTER SLOTS.
 
-        Each node in the reply is [host, port, …].
+        The reply is a list of [first slot, last slot, primary, replica…]. Each node in it is [host, port, …].
         """
         slots: list[Node | None] = [None] * SLOTS
         known: dict[Node, None] = {asked: None}
@@ -204,7 +208,7 @@ class SlotMap:
 
 
 def says_down(reply: Any) -> bool:
-    """Return whether the reply reports that the cluster is down. The other nodes may disagree."""
+    """Return whether a node reports that the cluster is down. Other nodes may disagree."""
     return isinstance(reply, ReplyError) and str(reply).startswith("CLUSTERDOWN")
 
 
@@ -223,7 +227,7 @@ _KEYLESS: Final = frozenset({
 })  # fmt: skip
 _SCRIPTED: Final = frozenset({"FCALL", "EVALSHA", "EVALSHA_RO", "EVAL", "EVAL_RO"})
 _EVERYWHERE: Final = frozenset({("FUNCTION", "LOAD"), ("SCRIPT", "LOAD"), ("CONFIG", "GET")})
-"""Commands that are sent to every primary that is not doubted."""
+"""Commands that are sent to every primary that answers."""
 
 
 def key_of(command: Command) -> str | None:
@@ -239,10 +243,10 @@ def key_of(command: Command) -> str | None:
 
 
 class _Unit(NamedTuple):
-    """Commands that one node must carry out together: one command, or one transaction."""
+    """Commands that one node must carry out together: a single command, or a transaction."""
 
     at: int
-    """Index of the first command in the exchange."""
+    """Index of the unit's first command in the exchange."""
     commands: tuple[Command, ...]
     slot: int | None
     everywhere: bool
@@ -265,12 +269,12 @@ def _units(commands: Sequence[Command]) -> Iterator[_Unit]:
 
 
 class _Redirect(NamedTuple):
-    """The node to which an error reply (MOVED or ASK) redirects, and the slot."""
+    """The slot in an error reply MOVED or ASK, and the node to which this reply redirects the client."""
 
     slot: int
     node: Node
     asking: bool
-    """True if the redirect is for this command only (ASK), since the slot is being moved to the node."""
+    """True for ASK, which redirects only this command, because the slot is being moved to the node."""
 
 
 def _redirect(reply: Any, asked: Node) -> _Redirect | None:
@@ -283,25 +287,27 @@ def _redirect(reply: Any, asked: Node) -> _Redirect | None:
 
 
 class Routing:
-    """Finds the nodes of one cluster for commands."""
+    """Finds the node for each command of a client of one cluster."""
 
     def __init__(
         self, seeds: Sequence[Node], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``seeds``: the nodes that are asked for the map first, and again when no other node answers."""
+        """Start with an empty slot map. ``seeds``: the nodes that are asked for the map first, and again when no other
+        node answers."""
         self.map = SlotMap(seeds, clock=clock)
 
     def node_of(self, key: str) -> Node | None:
-        """Return the node that has the key according to the latest map; None if the map names no node for the key."""
+        """Return the node that has the key according to the latest slot map; None if the map names no node for the
+        key."""
         return self.map.home(slot_of(key))
 
     def exchange(self, commands: Sequence[Command]) -> Steps[list[Any]]:
-        """Carry out commands on the nodes of their keys. Return the replies, with exceptions in the place of missing
-        replies.
+        """Carry out each command on the node that has its key. Return the replies. A missing reply is replaced by an
+        exception.
 
-        A command without a key goes to the node of the exchange's other commands, so that TIME reads that node's clock.
-        If no command of the exchange has a key, the command goes to any primary. Commands that load scripts, and CONFIG
-        GET, go to all primaries that are not doubted. The replies to CONFIG GET are joined.
+        A command without a key goes to the node of the other commands in the exchange, so that TIME reads this node's
+        clock. If no command has a key, it goes to any primary. Commands that load scripts, and CONFIG GET, go to all
+        primaries that answer, and their replies are joined.
         """
         trouble = yield from self.map.refresh()
         if trouble is not None:
@@ -338,8 +344,10 @@ class Routing:
     def _send(
         self, todo: list[tuple[_Unit, Node, bool]], results: list[Any]
     ) -> Steps[list[tuple[_Unit, Node, bool]]]:
-        """Send units to nodes, and store the replies to their commands in ``results``. Return the units that another
-        node must carry out.
+        """Send units (commands or transactions) to nodes, and store the replies in ``results``. Return the units that
+        must be sent again to another node.
+
+        ``todo``: (unit, node, whether an ASK redirected the unit to the node).
         """
         commands: dict[Node, list[Command]] = {}
         places = []
@@ -371,7 +379,8 @@ class Routing:
         return again
 
     def locate(self, command: Command) -> Steps[Node]:
-        """Return the node for a command on a separate connection. Raises Unsent or ReplyError if no node is known."""
+        """Return the node for a command that uses a connection of its own, such as a blocking command. Raises Unsent or
+        ReplyError if no node is known."""
         trouble = yield from self.map.refresh()
         if trouble is not None:
             raise trouble
@@ -383,9 +392,9 @@ class Routing:
         return node
 
     def follow(self, reply: ReplyError, asked: Node) -> bool:
-        """Update the map from an error reply to a command on a separate connection.
+        """Update the slot map from an error reply to a command that uses a connection of its own.
 
-        Return True if the command must be sent again to another node.
+        ``asked``: the node that sent the reply. Return True if the command must be sent again, to another node.
         """
         self.map.note(asked, reply)
         redirect = _redirect(reply, asked)
@@ -400,9 +409,9 @@ class Routing:
     def _all(self, replies: Replies) -> Any:
         """Join the replies of several primaries to one reply.
 
-        The result is an error reply if any primary sent one. Otherwise the result is a success if any primary sent one
-        (lists are joined). Otherwise it is Unsent or Lost. A success may hide that a node failed to load a script. A
-        later call to that node then reports the missing script, and the script is loaded.
+        If a primary sent an error reply, the result is the first error reply. Otherwise the result is a success, if
+        there was one; lists are joined. Otherwise it is Unsent or Lost. A success may hide that a node did not load a
+        script. That node reports the missing script at the next call, and the script is loaded then.
         """
         each = [reply for (reply,) in replies.values()]
         for node, (reply,) in replies.items():

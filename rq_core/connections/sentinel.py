@@ -1,4 +1,5 @@
-"""Redis behind Sentinel: the sentinels name the primary for each new connection. The server must confirm its role.
+"""Connections to Redis behind Sentinel. The sentinels name the primary for each new connection, and the server must
+confirm its role.
 
     redis+sentinel://host:26379,other:26379/mymaster?db=0&sentinel_password=…
 
@@ -6,8 +7,8 @@ User and password before the hosts are for the Redis servers; ``sentinel_usernam
 the sentinels. ``rediss+sentinel://`` uses TLS for the servers and for the sentinels. All other options are redis-py's
 own.
 
-Sentinel's answer may be older than a failover. So a server counts as the primary only if its command ROLE confirms
-this. Until then no connection can be made, and callers wait as in any outage.
+A sentinel may still name the old primary after a failover. So a server counts as the primary only if its answer to the
+command ROLE says so. Until then no connection can be opened, and callers wait as in any outage.
 """
 
 from __future__ import annotations
@@ -42,37 +43,37 @@ from rq_core.model.lib.url import check_port
 log = logging.getLogger(__name__)
 
 ANSWER_WITHIN_S: Final = 1.0
-"""Seconds after which the next sentinel is asked: each dead sentinel delays a connection by this time."""
+"""Seconds without an answer after which the next sentinel is asked."""
 
 LOOK_EVERY_S: Final = 1.0
-"""Seconds between two requests for the primary's address while connections to the primary are used."""
+"""Seconds between two requests for the primary's address while its connections are in use."""
 LOOK_LATER_S: Final = 10.0
-"""Seconds until the next request, once as many requests in a row have failed as there are sentinels. Dead sentinels
-must not delay callers of a primary that works."""
+"""Seconds until the next request for the primary's address, after as many failed requests in a row as there are
+sentinels. Dead sentinels must not delay callers of a working primary."""
 
 Address = tuple[str, int]
 Said = Sequence[str] | Exception | None
-"""A sentinel's answer: host and port, or an error; None if the sentinel knows no such service."""
+"""A sentinel's answer: host and port of the primary, or an error; None if the sentinel does not know the service."""
 
 
 @dataclass
 class Sentinels:
-    """The sentinels of one service. Threads and forked children may share the object."""
+    """The sentinels of one service (a primary and its replicas). Threads and forked children may share the object."""
 
     addresses: Sequence[Address]
     service: str
     options: dict[str, Any] = field(default_factory=dict)
-    """Options of the connections to the sentinels: user, password, TLS."""
+    """Options of the connections to the sentinels, such as user, password and TLS."""
 
     def __post_init__(self) -> None:
         self._begin_process()
         self._order = list(self.addresses)
         self.primary: Address | None = None
-        """The address that a sentinel named last; None before the first answer."""
+        """The address of the primary that a sentinel named last; None before the first answer."""
         self._look_at = 0.0
-        """Monotonic time from which the sentinels are asked again."""
+        """Monotonic time before which no sentinel is asked again."""
         self._failed = 0
-        """Number of requests in a row, each to one sentinel, that gave no address."""
+        """Number of requests since the last answer with an address; each request asks one sentinel."""
 
     def _begin_process(self) -> None:
         self._own_lock = threading.Lock()
@@ -81,15 +82,15 @@ class Sentinels:
 
     @property
     def _lock(self) -> threading.Lock:
-        """The lock of this process. Hold it only for short steps that leave ``_order`` complete: a fork may come
-        between two steps."""
+        """The lock of this process for ``_order``. A process may fork while a thread holds the lock, so ``_order`` must
+        be complete at any moment."""
         if os.getpid() != self._pid:
             # Another thread of the parent may have held the lock at the fork.
             self._begin_process()
         return self._own_lock
 
     def ask(self, within: float = CONNECT_TIMEOUT_S) -> Address:
-        """Ask one sentinel after another for the primary. Return its address.
+        """Ask one sentinel after another for the primary, and return the primary's address.
 
         Raises redis.ConnectionError if no sentinel names a primary within ``within`` seconds.
         """
@@ -108,7 +109,7 @@ class Sentinels:
         raise redis.ConnectionError(self._none(silent))
 
     async def ask_async(self, within: float = CONNECT_TIMEOUT_S) -> Address:
-        """Ask one sentinel after another for the primary. Return its address.
+        """Ask one sentinel after another for the primary, and return the primary's address.
 
         Raises redis.ConnectionError if no sentinel names a primary within ``within`` seconds.
         """
@@ -127,35 +128,37 @@ class Sentinels:
         raise redis.ConnectionError(self._none(silent))
 
     def look(self) -> None:
-        """Ask a sentinel for the primary, if the last answer is older than LOOK_EVERY_S.
+        """Ask a sentinel for the primary, if the last request is older than LOOK_EVERY_S. The answer updates
+        ``primary``.
 
-        Meanwhile, other callers use the last answer.
+        While this request runs, other callers use the last answer.
         """
         if not self.is_level():
             sentinel = self._begin_look()
             self._looked(sentinel, self._ask_one(sentinel, ANSWER_WITHIN_S))
 
     async def look_async(self) -> None:
-        """Ask a sentinel for the primary, if the last answer is older than LOOK_EVERY_S.
+        """Ask a sentinel for the primary, if the last request is older than LOOK_EVERY_S. The answer updates
+        ``primary``.
 
-        Meanwhile, other callers use the last answer.
+        While this request runs, other callers use the last answer.
         """
         if not self.is_level():
             sentinel = self._begin_look()
             self._looked(sentinel, await self._ask_one_async(sentinel, ANSWER_WITHIN_S))
 
     def doubt(self) -> None:
-        """Move the first sentinel to the end of the order, because the server that it named could not be used."""
+        """Move the first sentinel to the end of the order, because the server that it named was not usable."""
         with self._lock:
             first, *others = self._order
             self._order = [*others, first]
 
     def still_name(self, address: Address) -> bool:
-        """Return whether the last answer of a sentinel was this address, and no sentinel has to be asked now."""
+        """Return whether a sentinel named this address last, and recently enough that no sentinel must be asked now."""
         return self.primary == address and self.is_level()
 
     def is_level(self) -> bool:
-        """Return whether no sentinel has to be asked now: one was asked recently, or all have failed recently."""
+        """Return whether no sentinel must be asked now, because one was asked recently or all have failed recently."""
         return time.monotonic() < self._look_at
 
     def _begin_look(self) -> Address:
@@ -200,7 +203,7 @@ class Sentinels:
         return "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service
 
     def _in_order(self, within: float) -> Iterator[tuple[Address, float]]:
-        """Yield the sentinels, each with the seconds that it may take. The sentinel that answered last comes first."""
+        """Yield (sentinel, maximum seconds for its answer) pairs. The sentinel that answered last comes first."""
         with self._lock:
             order = list(self._order)
         deadline = time.monotonic() + within
@@ -210,8 +213,8 @@ class Sentinels:
                 yield sentinel, min(left, ANSWER_WITHIN_S)
 
     def _heard(self, sentinel: Address, said: Sequence[str]) -> Address:
-        """Store the primary that a sentinel named. Ask this sentinel first from now on: a dead sentinel costs a
-        timeout."""
+        """Store the primary that a sentinel named, and return its address. From now on, ask this sentinel first,
+        because a dead sentinel costs a timeout."""
         primary = said[0], int(said[1])
         with self._lock:
             self._order = [sentinel, *self._others(sentinel)]
@@ -225,14 +228,14 @@ class Sentinels:
         return [each for each in self._order if each != sentinel]
 
     def _made(self, sentinel: Address) -> redis.Connection:
-        """Return a new connection of redis-py, not open yet, to a sentinel."""
+        """Return a new, unopened connection of redis-py to a sentinel."""
         kind = redis.SSLConnection if self.options.get("ssl") else redis.Connection
         return kind(host=sentinel[0], port=sentinel[1])
 
     def _none(self, silent: Mapping[Address, BaseException | None]) -> str:
-        """Return the text of the error that no sentinel named a primary.
+        """Return the text of an error: no sentinel named a primary.
 
-        ``silent``: sentinel → error; None: the sentinel does not know the service.
+        ``silent``: sentinel → its error, or None if the sentinel does not know the service.
         """
         said = (
             f"{host}:{port} knows no service {self.service}"
@@ -246,8 +249,8 @@ class Sentinels:
 SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://")
 DEFAULT_PORT: Final = 26379
 PRIMARY_CONNECTS_S: Final = 1.5
-"""Seconds within which the server that Sentinel names must accept a connection and report the role of primary. A frozen
-server does not; at the next attempt Sentinel may name another server."""
+"""Seconds for the server that Sentinel names to accept a connection and to report the role of primary. A frozen server
+exceeds them. At the next attempt Sentinel may name another server."""
 
 
 def named_by(url: str) -> bool:
@@ -256,7 +259,7 @@ def named_by(url: str) -> bool:
 
 
 class _Refused(redis.ConnectionError):
-    """The server that Sentinel named is not the primary: not yet, or no longer."""
+    """The error for a server that Sentinel named but that is not the primary: not yet, or no longer."""
 
     def __init__(self, address: Address, role: str) -> None:
         host, port = address
@@ -264,14 +267,15 @@ class _Refused(redis.ConnectionError):
 
 
 class PrimaryConnection(redis.Connection):
-    """A connection that finds the primary whenever it connects."""
+    """A connection that asks the sentinels for the primary whenever it connects."""
 
     def __init__(self, *, sentinels: Sentinels, **options: Any) -> None:
         self._sentinels = sentinels
         super().__init__(**options)  # type: ignore[no-untyped-call]
 
     def connect(self) -> None:
-        """Connect to the primary, unless connected. Raises redis.ConnectionError while no server is the primary."""
+        """Connect to the primary, unless the connection is open. Raises redis.ConnectionError if no server is the
+        primary now."""
         plain: Any = super()
         socket: Any = self._sock
         if socket is not None:
@@ -309,7 +313,8 @@ class AsyncPrimaryConnection(redis.asyncio.Connection):
         super().__init__(**options)
 
     async def connect(self) -> None:
-        """Connect to the primary, unless connected. Raises redis.ConnectionError while no server is the primary."""
+        """Connect to the primary, unless the connection is open. Raises redis.ConnectionError if no server is the
+        primary now."""
         if self.is_connected:
             return
         self.host, self.port = await self._sentinels.ask_async(
@@ -338,7 +343,8 @@ class AsyncPrimarySSLConnection(AsyncPrimaryConnection, redis.asyncio.SSLConnect
 
 
 def _role(reply: Any) -> str:
-    """Return the role that a server reports; "master" if the user may not ask. A replica would refuse writes anyway."""
+    """Return the role in a server's reply to ROLE. If the user may not send ROLE, return "master"; a replica would
+    refuse writes anyway."""
     if isinstance(reply, NoPermissionError):
         return "master"
     return str(reply if isinstance(reply, Exception) else reply[0])
@@ -355,9 +361,10 @@ _BY_ASYNCIO_AND_TLS: Final[dict[tuple[bool, bool], type]] = {
 def parse_sentinel_url(
     url: str, *, for_asyncio: bool, answer_within: float
 ) -> tuple[str, dict[str, Any]]:
-    """Return a URL and options with which redis-py's pool reaches the primary. The host in the URL has no meaning.
+    """Return the URL and the options for redis-py's pool, so that its connections lead to the primary. The pool does
+    not use the host in this URL.
 
-    Raises ValueError. The error's text continues the words "must be a URL".
+    Raises ValueError, whose text continues the words "must be a URL".
     """
     parts = urlsplit(url)
     tls = parts.scheme.startswith("rediss")

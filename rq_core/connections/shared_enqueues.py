@@ -1,7 +1,7 @@
-"""Lets enqueues of one event loop at the same time share calls.
+"""Joins jobs that are enqueued at the same time in one event loop into shared calls.
 
-A cancelled caller gives up its job. If the call was not written to a connection yet, the job is removed from the call.
-So a caller that tries again during an outage does not create a second job when the server returns.
+A cancelled caller gives up its job. If the shared call has not been written to a connection yet, the job is removed
+from it. So a caller that tries again during an outage does not create a second job when the server returns.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from rq_core.protocol.engine.plan import Call
 
 IN_FLIGHT: Final = 8
-"""Maximum number of enqueue calls of one client under way at once; jobs that arrive meanwhile join the next call."""
+"""Maximum number of enqueue calls of one client that are under way at once. Jobs that arrive meanwhile join the next
+call."""
 
 CarryOut = Callable[[Send | Pause], Awaitable[Any]]
-"""A function that carries out one step of a plan."""
+"""A function that carries out one step (commands or a pause) of a plan and returns the reply."""
 Through = Callable[[Send | Pause, CarryOut], Awaitable[Any]]
-"""A function that carries out a step of a plan in place of the usual function, which it receives as its second
-argument."""
+"""A function that carries out one step of a plan, with the usual function as its second argument."""
 
 
 class _GivenUp(Exception):
-    """All callers of the shared call were cancelled."""
+    """The error for a shared call whose callers were all cancelled."""
 
 
 class _Waiting(NamedTuple):
@@ -47,7 +47,7 @@ class _Shared:
         self._sent = False
         """True if the call may have been written to a connection."""
         self._sender: asyncio.Task[Any] | None = None
-        """The task that is trying to send the call; None: no task does so."""
+        """The task that is trying to send the call; None if no task is."""
         self._interrupted = False
         self.call = self._made()
         self._mark = self.call.meanwhile = self._note_sent
@@ -60,16 +60,16 @@ class _Shared:
         self._sent = True
 
     def give_up(self, future: asyncio.Future[Accepted]) -> None:
-        """Handle the cancellation of a caller. If the call is not sent yet, interrupt the attempt to send it. The call
-        is then built again without the caller's job.
-        """
+        """Handle the cancellation of the caller that waits for ``future``. If the call is not sent yet, interrupt the
+        attempt to send it. The call is then built again without the caller's job."""
         ours = any(waiting.future is future for waiting in self.each)
         if ours and self._sender is not None and not self._sent and not self._interrupted:
             self._interrupted = True
             self._sender.cancel()
 
     def _leave_out(self) -> None:
-        """Remove the jobs of cancelled callers from the call. The plan builds its command again before each attempt."""
+        """Remove the jobs of cancelled callers from the call. The client builds the command again before each attempt
+        to send it."""
         left = [waiting for waiting in self.each if not waiting.future.cancelled()]
         if left and len(left) < len(self.each):
             self.each = left
@@ -77,8 +77,8 @@ class _Shared:
             call.args, call.parse, call.each, call.ids = made.args, made.parse, made.each, made.ids
 
     async def carry_out(self, step: Send | Pause, by: CarryOut) -> Any:
-        """Carry out a step of the call's plan, and return the reply. Raises _GivenUp if all callers were cancelled
-        before sending."""
+        """Carry out a step of the call's plan with the function ``by``, and return the reply. Raises _GivenUp if all
+        callers were cancelled before the call was sent."""
         if not self._sent and all(waiting.future.cancelled() for waiting in self.each):
             raise _GivenUp
         if not isinstance(step, Send) or step.meanwhile is not self._mark:
@@ -111,20 +111,19 @@ class _Shared:
 
 
 class SharedEnqueues:
-    """Enqueues jobs from several callers, several jobs in a call."""
+    """Enqueues jobs of several callers, several jobs in one call."""
 
     def __init__(
         self, enqueue: Enqueue, run: Callable[[Call[Accepted], Through], Awaitable[Accepted]]
     ) -> None:
-        """``run`` carries out a call. For each step of the call's plan, ``run`` must use the ``Through`` that it
-        receives.
-        """
+        """Start without jobs. ``run``: a function that carries out a call. For each step of the call's plan, it must
+        use the function (``Through``) that it receives."""
         self._enqueue = enqueue
         self._run = run
         self._in_flight = 0
         self.waiting: list[_Waiting] = []
         self._under_way: dict[str, _Shared] = {}
-        """Job id → the unanswered call that has the job."""
+        """Job id → the call that has the job and has not been answered yet."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def enqueue(self, job: NewJob) -> Accepted:
@@ -181,10 +180,11 @@ class SharedEnqueues:
             self._in_flight -= 1
 
     def next_batch(self) -> list[_Waiting]:
-        """Remove from ``waiting`` the jobs of the next call, which are all of one queue. Return these jobs.
+        """Remove from ``waiting`` the jobs of the next call, all of one queue, and return them.
 
-        If the result is empty, the tasks with calls under way also send the jobs that wait. No two jobs with the same
-        id are under way at once. So each outcome belongs to one job, and the first job with an id is accepted.
+        An empty result means that the jobs in ``waiting``, if any, must wait for a call under way: two jobs with the
+        same id are never under way at once. So each outcome belongs to one job, and the first job with an id is
+        accepted.
         """
         queue: str | None = None
         batch: dict[str, _Waiting] = {}

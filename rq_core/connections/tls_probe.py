@@ -1,8 +1,9 @@
-"""Finds out whether a port and the URL disagree about TLS.
+"""Finds out whether the URL and the port disagree about TLS.
 
-The failed connection does not show this. A port with TLS resets a connection without TLS. A port without TLS takes the
-TLS handshake for a command and waits for the end of this command. So the probe opens a second connection. If the URL
-asks for TLS, the probe sends a command without TLS; if not, it begins a TLS handshake.
+The error of the failed connection does not show this. A port with TLS resets a connection without TLS. A port without
+TLS takes the TLS handshake for a command, and waits for the end of this command. So the probe opens a second connection
+and does the opposite of the URL: it sends a plain command if the URL asks for TLS, and otherwise begins a TLS
+handshake.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import redis
 import redis.asyncio
 
 LOOK_S: Final = 0.5
-"""Maximum seconds that the probe takes in an event loop. In a thread, each attempt to connect may take as long, and so
-may the wait for the first byte."""
+"""Maximum seconds for the whole probe in an event loop. In a thread, each attempt to connect, and the wait for the
+first byte, may take this long."""
 SPEAKS: Final = "ERR it speaks "
-"""The beginning of the text of ``OtherProtocol``."""
+"""The beginning of the text of an ``OtherProtocol`` error."""
 
 _RECORDS: Final = (b"\x15", b"\x16")
 """The possible first bytes from a TLS server: the first byte of an alert, and the first byte of a handshake."""
@@ -28,9 +29,9 @@ _FAILED: Final = (redis.ConnectionError, redis.TimeoutError, OSError)
 
 
 class OtherProtocol(redis.RedisError):
-    """Only the port or only the URL uses TLS.
+    """The error if only the port or only the URL uses TLS.
 
-    Another attempt would fail, too.
+    A further attempt would fail, too.
     """
 
     def __init__(self, *, speaks_tls: bool) -> None:
@@ -42,7 +43,8 @@ class OtherProtocol(redis.RedisError):
 
 
 def check_tls(made: Any, error: BaseException) -> None:
-    """Raise OtherProtocol if a connection of redis-py failed because only one side uses TLS."""
+    """Raise OtherProtocol if ``made``, a connection of redis-py, failed with ``error`` because only one side uses
+    TLS."""
     tls = _asks_for_tls(made, error)
     if tls is None:
         return
@@ -54,7 +56,8 @@ def check_tls(made: Any, error: BaseException) -> None:
 
 
 async def check_tls_async(made: Any, error: BaseException) -> None:
-    """Raise OtherProtocol if a connection of redis-py failed because only one side uses TLS."""
+    """Raise OtherProtocol if ``made``, a connection of redis-py, failed with ``error`` because only one side uses
+    TLS."""
     tls = _asks_for_tls(made, error)
     if tls is None:
         return

@@ -1,8 +1,8 @@
-"""Sends commands on connections, and returns the replies, with errors in the place of failed replies.
+"""Sends commands on connections, and returns the replies. A failed command has an error in place of its reply.
 
-Nothing is sent twice here, and redis-py's own retries are off. :mod:`rq_core.protocol.engine.delivery` decides what to
-send again. It must know whether a command was sent at all. So exchanges take a connection from the pool and do not use
-redis-py's commands.
+This module sends nothing twice, and redis-py's retries are off. :mod:`rq_core.protocol.engine.delivery` decides what to
+send again, and for this it must know whether a command was sent at all. So this module takes a connection from the pool
+itself, instead of using redis-py's command methods.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from rq_core.protocol.engine.plan import Lost, Patience, Unsent
 SOCKET_TIMEOUT_S: Final = 10.0
 """Seconds without a reply after which a connection is closed."""
 WORKER_SOCKET_TIMEOUT_S: Final = 4.0
-"""Seconds without a reply after which a worker's connection is closed. If an outage ends a connection without notice,
-the worker waits this long even if Redis is back earlier. The time is short, because the worker must claim again within
-ten seconds. A call that the worker sends again is carried out only once."""
+"""Seconds without a reply after which a worker's connection is closed. If an outage cuts a connection silently, the
+worker waits this long even if Redis is back earlier. The time is short, because a worker must claim again within ten
+seconds. A call that the worker sends again is carried out only once."""
 BLOCK_MARGIN_S: Final = 2.0
-"""Seconds by which the answer to a blocking command may be late."""
+"""Seconds of delay that are allowed for the answer to a blocking command."""
 ROUND_TRIP_S: Final = 0.0001
-"""The estimate of the round trip (seconds) before the first exchange. The first estimate is low: a new client treats
-its server as near until some thirty exchanges were all slower."""
+"""The estimated round trip in seconds before the first exchange. It is low: a new client treats its server as near
+until about thirty exchanges in a row were slower."""
 ROUND_TRIP_GROWTH: Final = 1.04
-"""Factor by which an exchange can raise the estimate of the round trip."""
+"""Factor by which one exchange may raise the estimated round trip."""
 
 
 L = TypeVar("L", bound=Connection)
@@ -50,7 +50,7 @@ Hear = Callable[[Any], None] | None
 
 
 class Transport(Protocol):
-    """The interface between a Client and its connections."""
+    """The interface between a Client and its connections to servers."""
 
     one_slot: bool
     """True if all keys of a blocking command must belong to one queue."""
@@ -61,12 +61,12 @@ class Transport(Protocol):
         meanwhile: Meanwhile = None,
         patience: Patience | None = None,
     ) -> list[Any]:
-        """Send commands in one round trip, and return the replies. An error reply or a missing reply is an exception in
-        the list.
+        """Send commands in one round trip, and return the replies. A failed command has an exception in place of its
+        reply.
 
-        ``meanwhile`` is called when the commands have been sent; it is not called if none were sent. ``patience``
-        limits the seconds to connect (``unsent``) and to wait for a reply (``unknown``). The connections' own timeouts
-        apply, too.
+        ``meanwhile``: a function that is called when the commands have been sent; it is not called if none were sent.
+        ``patience`` limits the seconds to connect (``unsent``) and the seconds to wait for a reply (``unknown``). The
+        timeouts of the connections apply, too.
         """
 
     def block(self, command: Sequence[Any], seconds: float) -> Any:
@@ -82,10 +82,11 @@ class Transport(Protocol):
         """
 
     def new_connection(self, key: str, kind: Callable[[Any], L]) -> L | None:
-        """Return a new connection, not open yet, to the server that has a key. None: the server is not known yet."""
+        """Return a new, unopened connection to the server that has a key; None if the server is not known yet.
+        ``kind``: the class of the connection."""
 
     def is_current(self, connection: Connection) -> bool:
-        """Return whether a new connection would lead to the server of this connection."""
+        """Return whether a new connection would lead to the same server as this connection."""
 
     def close(self) -> None:
         """Close all connections."""
@@ -107,11 +108,12 @@ class AsyncTransport(Protocol):
     async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
         """Send a blocking command that answers within ``seconds``. Return the reply, or raise its error.
 
-        ``hear`` is called with the reply, or its ReplyError, one round of the event loop before the caller resumes.
+        ``hear`` is called with the reply, or its ReplyError, one iteration of the event loop before the caller resumes.
         """
 
     def pool_of(self, key: str) -> AsyncPoolTransport | None:
-        """Return the transport to the server of a key. None: the server is not known yet, or it is in this process."""
+        """Return the transport to the server that has a key; None if the server is not known yet, or is in this
+        process."""
 
     def place(self, key: str) -> object:
         """Return an object that identifies the server of a key. Transport.place describes the object."""
@@ -132,8 +134,10 @@ class PoolTransport:
         answer_within: float = SOCKET_TIMEOUT_S,
         connect_within: float = CONNECT_TIMEOUT_S,
     ) -> None:
-        """``answer_within``: seconds for a reply. ``connect_within``: seconds to connect, the server's greeting
-        included."""
+        """Create a transport that is not connected yet.
+
+        ``answer_within``: seconds for a reply. ``connect_within``: seconds to connect, up to the server's greeting.
+        """
         retry, bounds = Retry(NoBackoff(), 0), (answer_within, connect_within)
         self._pool = Pool(source_of(redis.ConnectionPool, url, retry, *bounds), wait=answer_within)
         self._answer_within = answer_within
@@ -158,8 +162,11 @@ class PoolTransport:
         seconds: float | None,
         connect_within: float | None = None,
     ) -> list[Any]:
-        """Send commands, and return the replies. ``seconds``: the timeout of a reply; None: the connections' own
-        timeout."""
+        """Send commands, and return the replies.
+
+        ``seconds``: timeout of a reply; None: the timeout of the connection. ``connect_within``: seconds to connect;
+        None: the pool's own limit.
+        """
         try:
             connection = self._pool.take(connect_within)
         except (*BROKEN, redis.RedisError) as error:
@@ -193,7 +200,8 @@ class PoolTransport:
         return _or_raise(self._exchange([command], None, seconds + BLOCK_MARGIN_S))
 
     def _distrust(self) -> None:
-        """Disconnect idle connections, because another one has broken. Each dead connection would cost a timeout."""
+        """Disconnect idle connections, because one connection has broken and they may be dead, too. Each dead
+        connection would cost a timeout."""
         self._pool.disconnect_idle()
 
     def place(self, key: str) -> object:  # noqa: ARG002 - all are in one place
@@ -222,19 +230,21 @@ class AsyncPoolTransport:
         connect_within: float = CONNECT_TIMEOUT_S,
         keep: bool = True,
     ) -> None:
-        """``answer_within``: seconds for a reply. ``connect_within``: seconds to connect, the server's greeting
-        included.
+        """Create a transport that is not connected yet.
 
-        ``keep``: whether connections are used again.
+        ``answer_within``: seconds for a reply. ``connect_within``: seconds to connect, up to the server's greeting.
+        ``keep``: whether connections are reused.
         """
         retry, bounds = AsyncRetry(NoBackoff(), 0), (answer_within, connect_within)
         source = source_of(redis.asyncio.ConnectionPool, url, retry, *bounds)
         self._pool = AsyncPool(source, wait=answer_within, keep=keep)
         self._answer_within = answer_within
         self.round_trip = ROUND_TRIP_S
-        """An estimate of the seconds of a round trip: about the shortest of the last exchanges that did not block. A
-        busy server, a busy loop and the work of the calls only add to a round trip. So each exchange may lower the
-        estimate to its own duration, but raise it only by ROUND_TRIP_GROWTH."""
+        """The estimated seconds of a round trip: about the shortest of the recent exchanges that did not block.
+
+        A busy server, a busy loop and the work of the calls make an exchange longer than a round trip. So each exchange
+        may lower the estimate to its own duration, but raise it only by the factor ROUND_TRIP_GROWTH.
+        """
 
     async def exchange(
         self,
@@ -255,7 +265,8 @@ class AsyncPoolTransport:
         seconds: float,
         connect_within: float | None = None,
     ) -> list[Any]:
-        """Send commands, and return the replies. ``seconds``: the timeout of a reply."""
+        """Send commands, and return the replies. ``seconds``: timeout of a reply. ``connect_within``: seconds to
+        connect; None: the pool's own limit."""
         count = len(commands)
         connection = self._pool.take_idle()
         if connection is None:
@@ -298,10 +309,11 @@ class AsyncPoolTransport:
         on_then: Callable[[], None] | None = None,
         until: asyncio.Future[Any] | None = None,
     ) -> list[Any]:
-        """Send a command that blocks for up to ``seconds``, and other commands behind it. Return the replies.
+        """Send a command that blocks for up to ``seconds``, with any further commands behind it. Return the replies.
 
-        ``then`` is a command that is sent as soon as the first reply arrives; ``on_then`` is called afterwards. When
-        ``until`` is done, the connection is closed, and no reply is awaited any more.
+        ``hear``: a function that is called with the last reply. ``then``: a command that is sent as soon as the first
+        reply arrives; ``on_then`` is called after that. When ``until`` is done, the connection is closed, and missing
+        replies become errors.
         """
         written: list[float] = []
 
@@ -351,9 +363,8 @@ class AsyncPoolTransport:
     async def _replies_before(
         self, error: Exception, connection: AsyncConnection, count: int
     ) -> list[Any]:
-        """Close a broken connection. Return ``count`` replies: the replies that arrived before the error, and the error
-        in the place of each other reply.
-        """
+        """Close a broken connection, and return ``count`` replies. Each reply that had not arrived is replaced by the
+        error."""
         replies, unwritten = connection.replies, connection.unwritten
         await connection.drop()
         replies += [Lost(own_words(error))] * (count - len(replies))
@@ -364,12 +375,12 @@ class AsyncPoolTransport:
     async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
         """Send a blocking command that answers within ``seconds``. Return the reply, or raise its error.
 
-        ``hear`` is called with the reply, or its ReplyError, one round of the event loop before the caller resumes.
+        ``hear`` is called with the reply, or its ReplyError, one iteration of the event loop before the caller resumes.
         """
         return _or_raise(await self._wait([command], seconds, hear))
 
     def pool_of(self, key: str) -> AsyncPoolTransport | None:  # noqa: ARG002 - all are in one place
-        """Return this transport."""
+        """Return this transport, because it leads to the only server."""
         return self
 
     async def block_before(
@@ -380,22 +391,23 @@ class AsyncPoolTransport:
         until: asyncio.Future[Any],
         on_token: Callable[[], None] | None,
     ) -> list[Any]:
-        """Send a blocking command that answers within ``seconds``, and a call behind it.
+        """Send a blocking command that answers within ``seconds``, and a call behind it. Return both replies.
 
-        Without ``on_token``, both are written at once, and the server carries out the call when the wait ends.
-        Otherwise the call is written as soon as the reply to the blocking command arrives, and ``on_token`` is called.
+        Without ``on_token``, both are written at once, and the server carries out the call when the blocking command
+        ends. With ``on_token``, the call is written as soon as the blocking command has been answered, and then
+        ``on_token`` is called.
 
-        Return both replies. An error reply or a missing reply is an exception in the list. Once ``until`` is done, the
-        connection is closed, and replies that have not arrived are missing.
+        A failed command has an exception in place of its reply. When ``until`` is done, the connection is closed, and
+        the missing replies become exceptions.
         """
         if on_token is None:
             return await self._wait([command, call], seconds, until=until)
         return await self._wait([command], seconds, None, call, on_token, until)
 
     async def _watched(self, connection: AsyncConnection, answer: asyncio.Future[None]) -> None:
-        """Wait for the reply to a blocking command.
+        """Wait for the reply to a blocking command, and watch the sentinels meanwhile.
 
-        Raises EOFError if the sentinels name another server meanwhile, because no reply can come then.
+        Raises EOFError if the sentinels name another server, because the reply may then never come.
         """
         while not answer.done():
             await asyncio.wait({answer}, timeout=LOOK_EVERY_S)
@@ -403,7 +415,7 @@ class AsyncPoolTransport:
                 raise EOFError("the sentinels name another primary")
 
     async def _distrust(self) -> None:
-        """Disconnect idle connections, because another one has broken."""
+        """Disconnect idle connections, because one connection has broken and they may be dead, too."""
         with contextlib.suppress(redis.RedisError, *BROKEN_ASYNC):
             await self._pool.disconnect_idle()
 
@@ -429,7 +441,8 @@ def _or_raise(replies: list[Any]) -> Any:
 
 
 def _packed(commands: Sequence[Sequence[Any]]) -> bytes:
-    """Return commands as bytes. This is faster than redis-py's own packing, which checks the type of each argument."""
+    """Return commands as the bytes to send. redis-py's own packing is slower, because it checks the type of each
+    argument."""
     try:
         if len(commands) == 1:
             packed: bytes = hiredis.pack_command(tuple(commands[0]))

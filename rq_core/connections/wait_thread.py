@@ -1,9 +1,9 @@
-"""Waits for the ends of jobs. One thread checks the jobs of all waits of an app in a process.
+"""Waits for the ends of jobs. One thread checks the jobs for all waiting callers of an app in a process.
 
-The thread has its own connection to each server. It receives messages about ends
+The thread has its own connection to each server. It receives messages about ended jobs
 (:mod:`rq_core.connections.end_subscriptions`), and also checks the jobs from time to time. It starts with the first
-wait, and ends when it has had no wait for LINGER_S. All threads and event loops of a process share this thread. A
-forked child starts a thread of its own.
+wait, and ends after LINGER_S seconds without a wait. All threads and event loops of a process share it. A forked child
+starts its own thread.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ log = logging.getLogger(__name__)
 LINGER_S: Final = 10.0
 """Seconds without a wait after which the thread ends and closes its connections."""
 QUIET_S: Final = 1.0
-"""Seconds without a wait after which the subscription to a queue ends. Often the next wait begins before that, and can
-use the subscription."""
+"""Seconds without a wait after which the subscription to a queue ends. A wait that begins earlier uses the existing
+subscription."""
 PATIENCE: Final = Patience(unsent=1.0, unknown=1.0)
-"""The patience of each call of the waiter's client. It is short, since the next check follows soon, and other waits
-are due meanwhile."""
+"""The timeouts of the thread's calls. They are short, because the next check follows soon, and other waits are due
+meanwhile."""
 JOIN_S: Final = 1.0
-"""Maximum seconds that ``close`` waits for the thread's end."""
+"""Maximum seconds for which ``close`` waits for the thread to end."""
 
 
 class _Round:
-    """The waits and the wake-up socket of one thread, from its start to its end."""
+    """The waits and the wake-up socket of one run of the thread, from its start to its end."""
 
     def __init__(self) -> None:
         self.new: list[JobWait] = []
-        """The waits that the thread has not taken over yet."""
+        """The waits that the thread has yet to take over."""
         self.is_closing = False
         self.woken, self._waker = socket.socketpair()
         for end in (self.woken, self._waker):
             end.setblocking(False)
 
     def wake(self) -> None:
-        """Wake the thread for new waits."""
+        """Wake the thread, because there are new waits or it must end."""
         # A full socket also wakes the thread; a closed socket has no thread to wake.
         with contextlib.suppress(OSError):
             self._waker.send(b"\0")
@@ -62,7 +62,7 @@ class _Round:
 
 
 class Waiter:
-    """Checks jobs for all waits. Threads and forked children may share it."""
+    """Waits for the ends of jobs, for all callers of a process. Threads and forked children may share it."""
 
     def __init__(
         self,
@@ -71,8 +71,10 @@ class Waiter:
         clock: Callable[[], float] = time.monotonic,
         linger: float = LINGER_S,
     ) -> None:
-        """``client``: a client that only the waiter uses. ``linger``: seconds without a wait after which the thread
-        ends."""
+        """Create a waiter; its thread starts with the first wait.
+
+        ``client``: a client that only the waiter uses. ``linger``: seconds without a wait after which the thread ends.
+        """
         self._client = client
         self.clock = clock
         self._linger = linger
@@ -81,19 +83,20 @@ class Waiter:
     def _begin_process(self) -> None:
         self._lock = threading.Lock()
         self._round: _Round | None = None
-        """The _Round of the thread that takes over new waits. None: the next wait starts a thread, although an earlier
-        thread may still be ending."""
+        """The state of the thread that takes over new waits. None: the next wait starts a thread, even if an earlier
+        thread is still ending."""
         self._thread: threading.Thread | None = None
         self._waits: Waits | None = None
-        """The waits of the thread that started last."""
+        """The waits of the thread that started last; None before the first thread."""
         self._deaf = Deafness()
         # Last: a thread that reads its own pid here must not see its parent's objects any more.
         self._pid = os.getpid()
 
     def begin(self, *waits: JobWait) -> None:
-        """Begin waits. The waiter's thread calls each wait's ``tell``, which must not block.
+        """Start waiting for the ends of jobs. The thread calls each wait's ``tell``, which must not block, with the
+        result.
 
-        To give a wait up, set its ``over``. Raises RuntimeError if the process can start no thread.
+        To give up a wait, set its ``over``. Raises RuntimeError if the process cannot start a thread.
         """
         if not waits:
             return
@@ -129,7 +132,8 @@ class Waiter:
         self._round, self._thread = current, thread
 
     def close(self, *, join: bool = True) -> None:
-        """End the thread. Waits that are not over end with NoResult. The next wait starts a new thread."""
+        """End the thread. Waits that are still open end with the error NoResult. The next wait starts a new thread.
+        ``join``: whether to wait for the thread's end, for at most JOIN_S seconds."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -162,7 +166,8 @@ class Waiter:
             current.close()
 
     def _break_off(self, current: _Round, waits: Waits, error: Exception) -> None:
-        """End all waits of a failed thread. Each wait gets an error with the text of ``error``."""
+        """End all waits of a thread that has failed with ``error``. Each wait gets an error with the text of
+        ``error``."""
         with self._lock:
             if self._round is current:
                 self._thread = self._round = None
@@ -173,9 +178,10 @@ class Waiter:
     def _take_new(
         self, current: _Round, waits: Waits, listener: Listener, quiet: dict[str, float]
     ) -> bool:
-        """Take over new waits, and sleep until jobs are due for a check.
+        """Take over new waits, and sleep until a job is due for a check. Return False if the thread must end; then no
+        waits are left.
 
-        Return False if the thread must end. No waits are left then.
+        ``quiet``: queue without waits → clock time at which its subscription ends.
         """
         idle_since = self.clock()
         while True:
@@ -206,7 +212,7 @@ class Waiter:
             self._sleep(current, listener, max(0.0, until - now))
 
     def _hear(self, waits: Waits, listener: Listener) -> None:
-        """Pass the messages that have arrived to the waits."""
+        """Pass the messages that have arrived to the waits that they concern."""
         told, missed = listener.told()
         now = self.clock()
         for queue, ids in told:
@@ -215,7 +221,10 @@ class Waiter:
             waits.missed(queue, now)
 
     def _leave(self, waits: Waits, listener: Listener, quiet: dict[str, float], now: float) -> bool:
-        """Unsubscribe from queues that have had no wait for QUIET_S seconds. Return whether there were such queues."""
+        """Unsubscribe from queues that have had no wait for QUIET_S seconds. Return whether there were such queues.
+
+        ``quiet``: queue without waits → clock time at which its subscription ends.
+        """
         left = listener.subscribed() - waits.queues()
         for queue in quiet.keys() - left:
             del quiet[queue]
@@ -239,8 +248,8 @@ class Waiter:
             current.woken.recv(4096)
 
     def _look(self, waits: Waits, listener: Listener) -> None:
-        """Check the jobs that are due. A server that does not answer is asked once, and not again for its other
-        queues."""
+        """Check the jobs that are due. If a server does not answer for one queue, the checks of its other queues fail
+        without another request."""
         silent: dict[object, RqCoreError] = {}
         for queue, due in waits.due(self.clock()).items():
             place = self._client.place(queue)
