@@ -1,4 +1,5 @@
-"""Derives the expected members of the key ``boxes`` from the entries and signals that this key has."""
+"""Derives the expected fields of the Redis hash ``boxes`` from the entries and signals in it. A box has the saved steps
+(entries) and the signals of one durable job."""
 
 from __future__ import annotations
 
@@ -17,24 +18,25 @@ from rq_core.model.durable.boxes import (
 )
 
 Member = tuple[str, str | None]
-"""A member of ``boxes`` and its expected value; None: any value."""
+"""A field of the hash ``boxes`` and its expected value; None: any value."""
 _NUMBER: Final = re.compile("[1-9][0-9]{0,7}")
 
 
 def is_box_lost(header: str | None, entries: int) -> bool:
-    """Return whether a job's box has lost entries.
+    """Return whether the box (the saved steps) of a durable job has lost entries.
 
-    ``header``: the header of the box, if it has one. ``entries``: how many of entries 1, 2, 3… are there without a gap.
+    ``header``: the header of the box, which counts its entries; None if the box has none. ``entries``: number of
+    entries, from 1 to the first missing number.
     """
     said = header_in(header)
     return entries < (said.entries if said else 1)
 
 
 def members_of_boxes(found: Mapping[str, str], owners: Mapping[str, str]) -> Iterator[Member]:
-    """Yield the expected members of the key ``boxes``. ``found``: the members that the key has. ``owners``: life (id)
-    of a box → id of the box's job.
+    """Yield the expected fields of the hash ``boxes``, each with its value.
 
-    A box without a job keeps its members until claims have emptied it.
+    ``found``: the fields in Redis. ``owners``: life (id) of a box → id of the job whose saved steps are in it. The
+    entries and signals of a box without a job are expected to stay, because claims remove them later.
     """
     members: defaultdict[str, set[str]] = defaultdict(set)
     for name in found:
@@ -63,7 +65,7 @@ def members_of_boxes(found: Mapping[str, str], owners: Mapping[str, str]) -> Ite
 
 
 def lives_of(found: Mapping[str, str]) -> set[str]:
-    """Return the lives (ids) of the boxes in ``found``, the fields of the key ``boxes``."""
+    """Return the lives (ids) of the boxes whose fields are in ``found``, the contents of the hash ``boxes``."""
     return set(map(life_of, found))
 
 
@@ -73,11 +75,11 @@ def boxes_astray(
     alive: Mapping[str, str | None],
     unread: Container[str],
 ) -> Iterator[tuple[str, str]]:
-    """Yield (life, id of the job) for each box without an owner that may still be a job's box.
+    """Yield (life, job id) for each box that no job owns, but that may still belong to a job.
 
-    A box has an owner if it is in ``owners`` (life of a box → id of its job). The job of a box without an owner is
-    alive according to the log (``alive``: id → life of its box), or the job's state in Redis is unknown (``unread``),
-    or the job's own box is lost: then a client may have moved that box.
+    ``owners``: life (id) of a box → id of its owner. A box without an owner may belong to a job in three cases: the log
+    names the box for a live job (``alive``: job id → life); the state of the job in the box's header is unknown
+    (``unread``); or that job's own box is lost, so that a client may have moved it here.
     """
     lives = {life: job_id for job_id, life in alive.items() if life is not None}
     lost = {
@@ -94,14 +96,14 @@ def boxes_astray(
 
 
 def count_entries(found: Mapping[str, str], life: str) -> int:
-    """Return how many of a box's entries 1, 2, 3… are there without a gap."""
+    """Return the number of a box's entries (saved steps), from entry 1 to the first missing number."""
     return next(n for n in itertools.count() if f"{life}|{n + 1}" not in found)
 
 
 def _signals(found: Mapping[str, str], members: set[str], life: str) -> dict[int, str]:
-    """Return number → member, for the signals 1, 2, 3… of a box that come before the first gap in the numbers.
+    """Return number → field name, for a box's signals 1, 2, 3… up to the first gap in their numbers.
 
-    A gap below a signal that a worker has put back does not count: a failover has taken the missing signals from Redis.
+    A gap before a signal that a worker has put back is ignored: a failover has taken the missing signals from Redis.
     """
     head = f"{life}>"
     rests = (name.removeprefix(head) for name in members if name.startswith(head))
@@ -113,16 +115,16 @@ def _signals(found: Mapping[str, str], members: set[str], life: str) -> dict[int
 
 
 def _is_put_back(text: str) -> bool:
-    """Return whether a worker has put a signal back, after a failover had taken it from Redis.
+    """Return whether a worker has put a signal back into its box, after a failover had taken the signal from Redis.
 
-    A text of only digits is not a signal. It is the list of the one signal that waits under some name, and this name
-    has only digits, too.
+    A text of only digits is not a signal. It is the list of waiting signals for a name that has only digits.
     """
     signal = signal_in(text)
     return signal is not None and signal.at_ms is None and _NUMBER.fullmatch(text) is None
 
 
 def _numbered(members: set[str], head: str, first: int = 1) -> list[str]:
-    """Return the members ``head`` + 1, 2, 3… before the first missing number. The numbers begin with ``first``."""
+    """Return the names ``head`` + ``first``, ``head`` + (``first`` + 1)… that are in ``members``, up to the first
+    missing number."""
     end = next(n for n in itertools.count(first) if f"{head}{n}" not in members)
     return [f"{head}{n}" for n in range(first, end)]

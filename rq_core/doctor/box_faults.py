@@ -1,7 +1,8 @@
-"""Compares the boxes of durable jobs with the log: the names, numbers and digests of their entries and signals.
+"""Compares the boxes (saved steps and signals) of durable jobs with the log: the names, numbers and digests of their
+entries and signals.
 
-A member without an event is *made up* if the log has all events about the box. Otherwise the doctor cannot tell whether
-the member is right. :mod:`rq_core.doctor.lost_signals` finds the signals that a box lacks.
+If the log has all events about a box, a field without an event is *made up*. Otherwise the doctor cannot tell whether
+the field is right. :mod:`rq_core.doctor.lost_signals` finds the signals that a box lacks.
 """
 
 from __future__ import annotations
@@ -18,34 +19,36 @@ from rq_core.model.lib.text import bytes_of, counted
 from rq_core.model.unique_names import digest_of
 
 MENDED_MAX: Final = 100
-"""Maximum number of members of a box that one call of a repair corrects."""
+"""Maximum number of fields of a box that one call of a repair corrects."""
 MENDED_BYTES: Final = 2 * 1024 * 1024
-"""Maximum number of bytes of the old and new texts of these members, so that no call blocks the server for 10 ms."""
+"""Maximum number of bytes, of the old and the new texts, that one call of a repair corrects in a box. So no call blocks
+the server for 10 ms."""
 SHOWN_MAX: Final = 5
 """Maximum number of differences that a finding names."""
 
 
 class BoxFaults(NamedTuple):
-    """The differences between a box and the log."""
+    """The differences between the box (saved steps and signals) of a durable job and the log."""
 
     job_id: str
     life: str
     says: list[str]
-    """The differences, as text."""
+    """A sentence for each difference."""
     members: dict[str, str | None]
-    """The true text of each member that differs; None: the log does not have the member, or does not have its value."""
+    """Each differing field of the box, with its text according to the log; None if the log does not have the field, or
+    does not have its value."""
     is_mendable: bool
-    """True if a repair can correct all these members. Then their true texts are known and trusted."""
+    """True if a repair can correct all differing fields, because their true texts are known and trusted."""
     distrusted: str | None = None
-    """The reason why the true texts must not be copied from the log; None: they may be copied."""
+    """The reason why the log must not be used to correct the box; None if it may be used."""
     is_part: bool = False
-    """True if ``members`` has only some of the members that differ. The next call of the repair corrects others."""
+    """True if ``members`` has only some of the differing fields. The next call of the repair corrects further ones."""
     untold: int = 0
-    """Number of members that have no event in the log. They are counted only if an audit database may lack events."""
+    """Number of fields that have no event in the log. They are counted only if an audit database may lack events."""
 
 
 class _Box:
-    """One box during the comparison."""
+    """The box of one durable job while it is compared with the log."""
 
     def __init__(self, job_id: str, life: str, logged: LoggedBox) -> None:
         self.job_id, self.life, self.logged = job_id, life, logged
@@ -60,7 +63,8 @@ class _Box:
         self.is_known = self.is_known and is_known
 
     def is_allowed(self, rest: str, text: str) -> bool:
-        """Return whether a restore may have written this text of a member."""
+        """Return whether `rq-core audit restore` may have written this text. ``rest``: the field's name after the life
+        (id) of the box."""
         return text.partition("\n")[0] in self.logged.also.get(rest, ())
 
     def compare_entry(self, number: int, texts: Mapping[str, str]) -> None:
@@ -127,10 +131,11 @@ class _Box:
 def box_faults(
     boxes: Mapping[str, LoggedBox], found: Mapping[str, str], owners: Mapping[str, str]
 ) -> Iterator[BoxFaults]:
-    """Yield the faults of each box that differs from the log, or that has members whose events the log may lack.
+    """Compare boxes with the log. Yield the faults of each box that differs, or that has fields whose events the log
+    may lack.
 
-    ``boxes``: life (id) of a box → box according to the log. ``found``: the members of the key ``boxes`` in Redis.
-    ``owners``: life of a box → id of the box's job.
+    ``boxes``: life (id) of a box → box according to the log. ``found``: the fields of the hash ``boxes`` in Redis.
+    ``owners``: life of a box → id of its job.
     """
     texts: defaultdict[str, dict[str, str]] = defaultdict(dict)
     if boxes:
@@ -171,9 +176,10 @@ def box_faults(
 
 
 def trusted_faults(faults: Sequence[BoxFaults], distrust: Distrust) -> dict[str, BoxFaults]:
-    """Return life (id) of a box → the box's differences.
+    """Return life (id) of a box → the box's differences from the log.
 
-    If ``distrust`` says that the log's events about a box must not be copied, the box is marked as not mendable.
+    ``distrust``: a function that returns, for some jobs, why their events must not be copied from the log. The boxes of
+    these jobs are marked as not mendable.
     """
     mended = {
         fault.job_id: None in fault.members.values()
@@ -192,9 +198,9 @@ def trusted_faults(faults: Sequence[BoxFaults], distrust: Distrust) -> dict[str,
 def corrected(
     found: Mapping[str, str], lost: Iterable[LostSignals], faults: Iterable[BoxFaults]
 ) -> dict[str, str]:
-    """Return the members of the key ``boxes`` after all corrections that the log allows.
+    """Return the fields of the hash ``boxes`` as they are after all corrections that the log allows.
 
-    Lost signals are added, and made-up members are removed. Members that differ get the texts in the log.
+    Lost signals are added, made-up fields are removed, and differing fields get the text from the log.
     """
     members: dict[str, str | None] = dict(found)
     for each in lost:
@@ -212,9 +218,11 @@ def corrected(
 def _first_part(
     members: Mapping[str, str | None], found: Mapping[str, str]
 ) -> dict[str, str | None]:
-    """Return the members that one call may correct. The corrections make no new gap in the numbers of the box.
+    """Return the fields that one call of the repair may correct. These corrections leave no new gap in the numbers of
+    the box.
 
-    Members with a true text come first, in order. Then come members that the log does not have, the last one first.
+    Fields with a text in the log come first, in order. Then come fields that the log does not have, beginning with the
+    last one.
     """
     names = [name for name, text in members.items() if text is not None]
     names += [name for name, text in reversed(list(members.items())) if text is None]
@@ -230,9 +238,10 @@ def _first_part(
 
 
 def _false_header(box: LoggedBox, header: str | None, entries: set[int]) -> str | None:
-    """Return a text if the box and the log have the same entries, and the box's header counts more.
+    """Return a sentence if the box's header counts more entries than the box and the log both have.
 
-    Otherwise return None. Also return None if the header is missing, or if the log has no entry and may lack some.
+    Return None if the box and the log have different entries, if the header is missing, or if the log has no entry and
+    may lack some.
     """
     said, last = header_in(header), box.entries
     is_known = last > 0 or box.is_whole
@@ -243,9 +252,10 @@ def _false_header(box: LoggedBox, header: str | None, entries: set[int]) -> str 
 
 
 def _leaves_hole(box: _Box, numbers: set[int], mark: str) -> bool:
-    """Return whether a box would have a gap in its numbers if its made-up members were removed.
+    """Return whether the box would have a gap in its numbers if its made-up fields were removed.
 
-    Scripts leave no gap in the numbers. So if there would be one, the log lacks events, and the members may be true.
+    Scripts never leave a gap. So such a gap means that the log lacks events, and that the fields may be right.
+    ``numbers``: the numbers of its entries (``mark``: |) or signals (``mark``: >).
     """
     removed = box.members.items()
     gone = {n for n in numbers if n and (f"{box.life}{mark}{n}", None) in removed}
@@ -253,7 +263,8 @@ def _leaves_hole(box: _Box, numbers: set[int], mark: str) -> bool:
 
 
 def _is_complete(box: LoggedBox) -> bool:
-    """Return whether the log has all entries of a box, and no signal for the box.
+    """Return whether the log has all entries of a box, and no signals of the box. Only then may the doctor rebuild a
+    lost box.
 
     `rq-core audit restore` puts back a lost box that has signals.
     """
@@ -267,9 +278,10 @@ def _numbers(texts: Mapping[str, str], mark: str) -> set[int]:
 
 
 def _values(text: str | None, message: int | None, texts: Mapping[str, str]) -> list[str]:
-    """Return the values in Redis that may be the value of a member.
+    """Return the values in Redis that may be the value of a step.
 
-    These are the value in the member's ``text`` and, for a wait that took signal ``message``, the signal's value.
+    One is in the step's own ``text``. For a wait that took signal number ``message``, another is the value of this
+    signal. ``texts``: the fields of the box.
     """
     own = (text or "").partition("\n")
     signal = None if message is None else signal_in(texts.get(f">{message}"))
@@ -283,6 +295,6 @@ def _value_of(signal: LoggedSignal) -> str | None:
 
 
 def _first_with(digest: str | None, values: Iterable[str], logged: str | None) -> str | None:
-    """Return the first of ``values`` and ``logged`` that has the digest; None if none has it."""
+    """Return the first of ``values`` and ``logged`` that has this digest; None if there is no such value."""
     every = [*values, *([] if logged is None else [logged])]
     return next((value for value in every if digest_of(value) == digest), None)

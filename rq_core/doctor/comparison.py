@@ -1,5 +1,5 @@
-"""Compares a queue's indexes with the expected indexes. The differences are grouped by owner: a job, a lane or a name,
-for example."""
+"""Compares a queue's indexes with the expected indexes, and groups the differences by owner, such as a job, a lane or a
+name."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ from rq_core.model.showing.shown import id_in_field
 from rq_core.model.unique_names import is_name_field, name_field, name_in, read_holder
 
 Owner = tuple[str, str]
-"""The thing that a member of an index belongs to, as (kind, name): a job, a lane, a call slot, a rate, a field of
-`meta`…"""
+"""The owner of a member of an index, as (kind, name): a job, a lane, a call slot, a rate, a field of `meta`…"""
 
 _MAY_HAVE_MORE: Final = frozenset({"state", "fair", "meta", *LISTS})
-"""Keys that may also have members which the doctor does not derive. In a list, such a member is a tombstone: an entry
-whose job no longer waits there."""
+"""Keys that may have members which the doctor does not derive. In a list, such a member is a tombstone: an entry whose
+job no longer waits there."""
 _FACTS: Final = {
     "sequence": "the highest place in line that was assigned",
     "tombstones": "the number of list entries without a waiting job",
@@ -46,8 +45,8 @@ _OWNERS: Final = {
     "meta": "fact", "results": "id", "kept": "id", "returned": "id", "rates": "rate", "fair": "key",
     "ticks": "schedule",
 }  # fmt: skip
-"""Key → kind of the owner of the key's members. ``owner_of`` treats some keys by itself; members of all others belong
-to jobs."""
+"""Key → kind of the owner of its members. ``owner_of`` has rules for some further keys. The members of all remaining
+keys belong to jobs."""
 
 
 def owner_of(key: str, member: str) -> Owner:
@@ -79,7 +78,7 @@ def owner_of(key: str, member: str) -> Owner:
 
 
 def edits_by_owner(image: Image) -> dict[Owner, list[Edit]]:
-    """Return owner → the edits that correct the owner's members of the indexes."""
+    """Return owner → the edits that make the owner's members in the indexes match the expected ones."""
     found: dict[Owner, list[Edit]] = defaultdict(list)
     unknown = set(_unknown(image))
     for key, wanted in image.indexes.items():
@@ -120,9 +119,10 @@ def _compare(key: str, member: str, actual: Any, want: Want) -> Edit | None:
 
 
 def is_kept(edit: Edit, now: Mapping[tuple[str, str], str]) -> bool:
-    """Return whether a member still has the value from which the edit was derived. Compares values as repair.lua does.
+    """Return whether a member still has the value from which ``edit`` was derived. The values are compared as
+    repair.lua compares them.
 
-    ``now``: (key, member) → value; a member that is not in ``now`` counts as unchanged.
+    ``now``: (key, member) → current value; a member that is not in ``now`` counts as unchanged.
     """
     actual = now.get((edit.key, edit.member), edit.was)
     if edit.was == LOWER:
@@ -133,7 +133,7 @@ def is_kept(edit: Edit, now: Mapping[tuple[str, str], str]) -> bool:
 
 
 def _number(actual: Any) -> float:
-    """Return a stored number; 0 if it is missing, -1 if the text is no number."""
+    """Return a stored number; 0 if it is missing, -1 if its text is not a number."""
     if isinstance(actual, str):
         is_number = actual.isascii() and actual.isdigit() and len(actual) < 19
         return int(actual) if is_number else -1
@@ -141,19 +141,21 @@ def _number(actual: Any) -> float:
 
 
 def as_text(value: Any) -> str:
-    """Return a member's value as text, in the form of ``Edit.was``."""
+    """Return a member's value as text, in the form of ``Edit.was``; empty if there is no value."""
     return f"{value:.17g}" if isinstance(value, float) else value or ""
 
 
 def _returns(key: str, member: str) -> bool:
-    """Return whether claims need a member of `scheduled`: to check a rate, or to continue a change of limits."""
+    """Return whether claims need this member of `scheduled`, which does not belong to a job: it marks when to check a
+    rate, or when to continue a change of limits."""
     kind, _, rest = member.partition("|")
     at_rest = (kind == "rate" and is_rate(rest)) or (kind == "caps" and "|" in rest)
     return key == "scheduled" and at_rest
 
 
 def _unknown(image: Image) -> Iterator[Owner]:
-    """Yield the jobs whose state Redis does not show, then the lanes in which these jobs may wait."""
+    """Yield the owners that cannot be compared: jobs whose state Redis does not show, and lanes in which these jobs may
+    wait."""
     unreadable = image.view.unreadable.keys() - image.jobs.keys() | image.view.untold.keys()
     for job_id in unreadable:
         yield "job", job_id
@@ -163,9 +165,10 @@ def _unknown(image: Image) -> Iterator[Owner]:
 
 
 def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ...]:
-    """Return an owner's edits, preceded by guards. A guard is an edit that changes nothing.
+    """Return an owner's edits, preceded by guards: edits that change nothing, of the members from which the other edits
+    were derived.
 
-    The edits depend on the guarded members. If such a member has changed, repair.lua carries out none of the edits.
+    If a guarded member has changed since, repair.lua makes none of the edits.
     """
     view, (kind, name) = image.view, owner
     edits = tuple(edits)
@@ -199,27 +202,31 @@ def guarded(image: Image, owner: Owner, edits: Iterable[Edit]) -> tuple[Edit, ..
 
 
 def _jobs_of_box(image: Image, life: str) -> Iterator[str]:
-    """Yield the jobs whose state lines have this box, and the job in the box's header."""
+    """Yield the jobs whose state lines name this box (saved steps of a job), and the job in the box's header."""
     named = [i for i, job in image.jobs.items() if job.fields.get("life") == life]
     header = header_in(image.view.snapshot["boxes"].get(life))
     yield from dict.fromkeys([*named, *([header.job_id] if header else [])])
 
 
 def _job_of_box(image: Image, life: str) -> str | None:
-    """Return the job of a box: the one whose line names the box, or else the one in the box's header."""
+    """Return the id of the job of a box (saved steps): the job whose state line names the box, else the job in the
+    box's header. Return None if there is neither."""
     header = header_in(image.view.snapshot["boxes"].get(life))
     return image.box_owners.get(life) or (header and header.job_id)
 
 
 def _holders(view: View, field: str, edits: Iterable[Edit]) -> list[tuple[str, str]]:
-    """Return (key, member) of the state line of each job that holds a name now, according to `slots`, or will hold the
-    name after the edits."""
+    """Return (key, member) pairs for the state lines of the jobs that hold a unique name: the holder in `slots` now,
+    and the holder after the edits."""
     values = [view.snapshot["slots"].get(field, ""), *(e.value for e in edits if e.key == "slots")]
     return [("line", read_holder(value).job_id) for value in dict.fromkeys(values) if value]
 
 
 def index_findings(image: Image, differing: Mapping[Owner, list[Edit]]) -> Iterator[Finding]:
-    """Yield one finding for each owner with differences."""
+    """Yield one finding for each owner whose members in the indexes differ.
+
+    ``differing``: owner → the edits that correct its members.
+    """
     doubts = _doubts(image) if any(kind == "name" for kind, _ in differing) else {}
     for owner, edits in differing.items():
         kind, name = owner
@@ -241,7 +248,7 @@ def index_findings(image: Image, differing: Mapping[Owner, list[Edit]]) -> Itera
 
 
 def _doubts(image: Image) -> dict[Owner, str]:
-    """Return the reasons why the log must not correct the times until which names are held, by the name's owner."""
+    """Return owner → reason, for unique names whose holding times must not be corrected from the log."""
     slots, instants = image.view.snapshot["slots"], image.instants
     holders = {field: read_holder(slots[field]).job_id for field in instants}
     whys = image.view.log.distrust_ends(
@@ -251,8 +258,8 @@ def _doubts(image: Image) -> dict[Owner, str]:
 
 
 def box_finding(image: Image, faults: BoxFaults, edits: Iterable[Edit]) -> Finding:
-    """Return the finding about a box that differs from the log. Without ``edits``, the finding says what to do by
-    hand."""
+    """Return the finding about a box (saved steps of a job) that differs from the log. Without ``edits``, the finding
+    says what to do by hand."""
     owner, edits = ("box", faults.life), tuple(edits)
     boxes, shown = image.view.snapshot["boxes"], faults.says[:SHOWN_MAX]
     more = len(faults.says) - len(shown)

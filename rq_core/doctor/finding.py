@@ -1,4 +1,4 @@
-"""Findings of the doctor, and the edits that repair them."""
+"""Findings (differences) of the doctor, and the edits that repair them."""
 
 from __future__ import annotations
 
@@ -8,32 +8,30 @@ from typing import Final, NamedTuple
 
 
 class Kind(StrEnum):
-    """Kinds of findings. Most are about data that the queue's other keys do not imply.
-
-    The exceptions are INDEX, NO_WAKE and LOG_STRAY.
-    """
+    """The kinds of findings. Most are about data that cannot be derived from the queue's other keys. The exceptions are
+    INDEX, NO_WAKE and LOG_STRAY."""
 
     INDEX = "index"
-    """An index differs from the state lines."""
+    """An index differs from the one that the jobs' state lines imply."""
     NO_WAKE = "no_wake"
-    """Jobs can be claimed, but no token would wake a worker for them."""
+    """Jobs are ready, but there is no wake token, so no idle worker is woken for them."""
     UNREADABLE = "unreadable"
-    """A state line, a limit, an epoch or a row of a list that cannot be read."""
+    """A state line, a limit, an epoch or a row of a list cannot be read."""
     NO_SPEC = "no_spec"
-    """A live job without arguments: the worker that claims it can only fail it."""
+    """A live job has lost its arguments. The worker that claims it can only fail it."""
     SPEC_DIFFERS = "spec_differs"
-    """A live job whose task, arguments or timeout differ from those with which it was enqueued."""
+    """A live job has another task, other arguments or another timeout than it was enqueued with."""
     NO_LINE = "no_line"
-    """Redis has a job's arguments and lacks its state line, and the outbox does not show the job's state either."""
+    """Redis has the arguments of a job but not its state line, and the outbox does not show the job's state."""
     NO_BOX = "no_box"
-    """A durable job that has lost what its steps had saved."""
+    """A durable job has lost its saved steps."""
     BOX_DIFFERS = "box_differs"
-    """A durable job whose box differs from the log in an entry or a signal, or has a value that does not match the
-    digest beside the value."""
+    """The saved steps or the signals of a durable job differ from the log, or a saved value does not match the digest
+    beside it."""
     NO_SIGNAL = "no_signal"
-    """A durable job that has lost a signal; the log does not have the signal's value."""
+    """A durable job has lost a signal, and the log does not have the signal's value."""
     RIPE = "ripe"
-    """A parked job that can continue: a signal for which it waits has arrived, and no call has woken the job."""
+    """A parked job could continue: the signal for which it waits has arrived, but the job was not woken."""
     NO_CAPS = "no_caps"
     """The queue's limits are missing."""
     NO_META = "no_meta"
@@ -41,57 +39,58 @@ class Kind(StrEnum):
     NO_OUTBOX = "no_outbox"
     """The outbox is missing."""
     LOG_DIFFERS = "log_differs"
-    """A job's state line, a setting or a limit in Redis differs from the log's last event about it."""
+    """A job's state line, a setting or a limit in Redis differs from the last event about it in the log."""
     UNLOGGED = "unlogged"
-    """A live job or a schedule that the log does not have, although the log must have all of them."""
+    """The log does not have a live job or a schedule, although it should have all of them."""
     LOST = "lost"
-    """A job that is live according to the log, but missing in Redis."""
+    """The log shows that a job is alive, but Redis does not have the job."""
     DRIFT = "drift"
-    """Redis and the audit database differ, and no other finding reports the difference."""
+    """Redis and the audit database differ in a way that no other finding reports."""
     UNKNOWN = "unknown"
-    """Redis and the audit database could not be compared; the finding gives the reason."""
+    """Redis and the audit database could not be compared. The finding gives the reason."""
     LOG_GAP = "log_gap"
-    """Entries are missing in the outbox: the numbers of two neighbouring entries are not consecutive."""
+    """Entries are missing in the outbox: two neighbouring entries do not have consecutive numbers."""
     LOG_STRAY = "log_stray"
-    """An outbox entry with a number that no script assigns. Usually no event can be appended after such an entry."""
+    """An outbox entry has an id that no script assigns. Usually Redis then accepts no further events."""
     LOG_UNREADABLE = "log_unreadable"
-    """An outbox entry that this release cannot read."""
+    """This release cannot read an outbox entry."""
 
 
 class Edit(NamedTuple):
-    """One change of one member of one key. repair.lua makes the change only if the member still has the value
-    ``was``."""
+    """One change of one member of a key. repair.lua makes the change only if the member still has the value ``was``."""
 
     key: str
     """A key of the queue; or `line` (a job's state line), or `head` (the first member of `waiting` in a lane)."""
     member: str
     was: str
-    """The member's value in the snapshot; empty: it has no value; LOWER: any lower number than ``value``."""
+    """The member's value in the snapshot. Empty: the member did not exist. LOWER: a number lower than ``value``."""
     value: str
-    """The new value. An empty text removes the member; the same text as ``was`` changes nothing."""
+    """The new value. An empty text removes the member. A value equal to ``was`` changes nothing, and only guards other
+    edits."""
 
 
 LOWER: Final = "<"
 
 RELOG: Final = "baseline"
-"""The value of an edit of the outbox: append a baseline event for the job ``member``."""
+"""The value of an outbox edit that appends a baseline event: an event with the whole state of the job ``member``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference of a queue: in a job, a lane, or a fact about the queue."""
+    """One difference in a queue, and the edits that repair it. It may be about a job, a lane, or the queue itself."""
 
     kind: Kind
     says: str
     """The finding as one sentence for operators, without a full stop."""
     job_id: str | None = None
     edits: tuple[Edit, ...] = ()
-    """The edits that repair the finding: carried out together, or not at all."""
+    """The edits that repair the finding. They are made together or not at all."""
     owner: tuple[str, str] | None = None
-    """The owner of the differing members of indexes, such as a job, a lane or a name; None for other findings."""
+    """The owner of the differing members of indexes, as (kind, name), such as a job or a lane; None for other
+    findings."""
 
     lost: int | None = None
-    """Number of jobs that were alive according to the log, if Redis has lost the whole queue."""
+    """Number of jobs that are alive according to the log, if Redis has lost the whole queue; otherwise None."""
 
     is_part: bool = False
     """True if ``edits`` repair only a part of the difference. The next examination of the queue finds the rest."""

@@ -1,4 +1,4 @@
-"""The indexes that a queue must have. They are derived from the queue's state lines, limits, slots and log."""
+"""The indexes that a queue should have, derived from its jobs' state lines, limits, call slots and log."""
 
 from __future__ import annotations
 
@@ -42,27 +42,28 @@ INDEXES: Final = (
     *("rates", "fair", "scheduled", "leases", "parked", "dead", "expiring", "slots", "results"),
     *("returned", "kept", "ticks", "boxes", "shown", "meta"),
 )
-"""The keys with derived members. Two keys are not derived completely. For `jobs`, only the ids that may have a member
-are derived, without a value. For `state`, only lines that are lost or wrong are derived."""
+"""The keys whose members the doctor derives. Two are derived only in part: `jobs` without values, because arguments
+cannot be derived; `state` only for lines that are lost or wrong."""
 
 MOVED_ON_MS: Final = 60_000
-"""Maximum number of milliseconds by which a claim or a worker postpones the due time of a schedule."""
+"""Maximum number of milliseconds by which a claim or a worker may postpone the due time of a schedule."""
 
 
 class AnyValue(NamedTuple):
-    """Expects any value from ``least`` to ``most``. ``fresh`` replaces any other value, and a missing one.
+    """An expected value that may be anything from ``least`` to ``most``. ``fresh`` replaces a value outside this range,
+    and a missing one.
 
-    If ``fresh`` begins with `+`, it is a number of milliseconds after the server's time.
+    If ``fresh`` begins with `+`, it is a number of milliseconds to add to the server's time.
     """
 
     fresh: str | None
-    """The replacement; None: it cannot be derived."""
+    """The value to write instead; None if it cannot be derived."""
     most: float | None = None
     least: float | None = None
 
 
 class AtLeast(NamedTuple):
-    """Expects a number from ``value`` to ``most``."""
+    """An expected number from ``value`` to ``most``; without ``most``, there is no upper limit."""
 
     value: int
     most: float | None = None
@@ -70,32 +71,32 @@ class AtLeast(NamedTuple):
 
 Want = str | int | AnyValue | AtLeast
 ANY: Final = AnyValue(None)
-"""Expects any value; the value may also be missing."""
+"""An expected value that may be anything, or missing."""
 
 
 def place_in_line(job: StoredJob) -> int:
-    """Return a job's place in line (its field ``seq``); 0 if the job has no place yet."""
+    """Return a job's position in line (its field ``seq``); 0 if it has none yet."""
     return job.number("seq") or 0
 
 
 def _counted(job: StoredJob) -> list[str]:
-    """Return the scopes in which a claimed job counts as a holder."""
+    """Return the scopes whose limits count this job as a holder while it is claimed."""
     return [scope for scope in scopes.scopes_of(job.lane or "") if scopes.is_counted(scope)]
 
 
 class Image:
-    """The content that a queue should have."""
+    """The contents that a queue's keys should have."""
 
     def __init__(self, view: View) -> None:
         self.view = view
         self.restored = dict(_restored(view))
-        """Job id → state line according to the log, for lines that are lost, unreadable or differ from the log."""
+        """Job id → state line from the log, for jobs whose own line is lost, unreadable or wrong."""
         self.jobs = _with_lines(view.jobs, self.restored)
         recounted = dict(_recounted(self))
         self.lines = self.restored | recounted
         self.jobs = _with_lines(self.jobs, recounted)
         self.lanes: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
-        """Lane → (place in line, id) of its waiting jobs, in order."""
+        """Lane → (position in line, id) of its waiting jobs, in order."""
         for job_id, job in self.in_state(State.READY):
             if job.lane is not None:
                 self.lanes[job.lane].append((place_in_line(job), job_id))
@@ -108,7 +109,8 @@ class Image:
 
     @cached_property
     def kept_waiting(self) -> dict[str, str]:
-        """Blocked lane → the scope that blocks it, if this scope has room and no event would open the lane."""
+        """Lane → the scope that blocks it, for each lane that is blocked by mistake: the scope has room, and no event
+        would open the lane."""
         if self.view.is_fuzzy:
             return {}
         claimed = self.in_state(*CLAIMED_STATES)
@@ -117,7 +119,7 @@ class Image:
 
     @cached_property
     def places(self) -> dict[str, Place]:
-        """Lane → the position that the lane should have."""
+        """Lane → the position that it should have: open, or blocked by a scope."""
         reopened = {lane: self._opened(lane) for lane in self.kept_waiting}
         return self._settled | reopened
 
@@ -130,36 +132,36 @@ class Image:
 
     @cached_property
     def kept(self) -> KeptResults:
-        """The expected members of ``results`` and ``returned``, for ids whose jobs have ended."""
+        """The expected members of ``results``, ``returned`` and ``kept``, for ids whose jobs have ended."""
         return kept_results(self.view, self.jobs)
 
     @cached_property
     def box_owners(self) -> dict[str, str]:
-        """Life (id) of a box → id of its durable job."""
+        """Life (id) of a box of saved steps → id of its durable job."""
         return {job.fields["life"]: i for i, job in self.jobs.items() if "life" in job.fields}
 
     @cached_property
     def lost_signals(self) -> list[LostSignals]:
-        """The signals that the log has and the boxes lack."""
+        """The signals of durable jobs that the log has and Redis lacks."""
         log, found = self.view.log, self.view.snapshot["boxes"]
         lost = lost_signals(log.boxes, found, self.box_owners, log.began)
         return trusted_signals(list(lost), log.distrust)
 
     @cached_property
     def box_faults(self) -> dict[str, BoxFaults]:
-        """Life (id) of a box → its differences from the log."""
+        """Life (id) of a durable job's box of saved steps → its differences from the log."""
         view = self.view
         faults = box_faults(view.log.boxes, view.snapshot["boxes"], self.box_owners)
         return trusted_faults(list(faults), view.log.distrust)
 
     @cached_property
     def boxes(self) -> dict[str, str]:
-        """The members of the key ``boxes`` after all corrections that the log allows."""
+        """The fields of the hash ``boxes`` as they are after all corrections that the log allows."""
         return corrected(self.view.snapshot["boxes"], self.lost_signals, self.box_faults.values())
 
     @cached_property
     def boxes_astray(self) -> dict[str, str]:
-        """Life (id) of a box that no state line names, and that stays → id of the job to which it may belong."""
+        """Life (id) of a box that no state line names but that must stay → id of the job to which it may belong."""
         view, log = self.view, self.view.log
         alive = {i: r.life for i, r in log.records.items() if r.state and i not in self.jobs}
         unread = alive.keys() | view.untold.keys() | view.unreadable.keys() | log.doubtful
@@ -167,9 +169,9 @@ class Image:
 
     @cached_property
     def instants(self) -> dict[str, int | None]:
-        """Field of `slots` that holds a name → the time (Unix ms) until which, according to the log, the name is held.
+        """Field of `slots` for a unique name → the time (Unix ms) until which the name is held according to the log.
 
-        None: no job can have taken the name. Only fields that have another time in Redis are included.
+        None: no job can have taken the name. Only fields whose time in Redis differs are included.
         """
         found = {}
         for field, holder in until_instants(self.view.snapshot["slots"]).items():
@@ -180,7 +182,7 @@ class Image:
 
     @cached_property
     def indexes(self) -> dict[str, dict[str, Want]]:
-        """Index → member → the value that the member should have."""
+        """Index → member → the expected value."""
         found: dict[str, dict[str, Want]] = {key: {} for key in INDEXES}
         entries = [
             *(entry for item in self.jobs.items() for entry in _of_job(*item, self.view)),
@@ -205,14 +207,15 @@ class Image:
 
 
 def _with_lines(jobs: dict[str, StoredJob], lines: Mapping[str, str]) -> dict[str, StoredJob]:
-    """Return ``jobs`` with the jobs in ``lines`` (id → state line) added or replaced, parsed from these lines."""
+    """Return ``jobs``, with the jobs in ``lines`` (id → state line) parsed and added. They replace jobs of the same
+    id."""
     return jobs | {i: read_job(i, line) for i, line in lines.items()} if lines else jobs
 
 
 def _restored(view: View) -> Iterator[tuple[str, str]]:
-    """Yield (id, line according to the log) for jobs whose state line in Redis is lost, unreadable or different.
+    """Yield (id, state line from the log) for jobs whose line in Redis is lost, unreadable or wrong.
 
-    A job without a line is left out if its arguments are lost, too.
+    A job is left out if Redis has neither its line nor its arguments.
     """
     specs, caps = view.snapshot["jobs"], view.snapshot["caps"]
     for job_id, record in view.log.records.items():
@@ -232,8 +235,8 @@ def _restored(view: View) -> Iterator[tuple[str, str]]:
 
 
 def _recounted(image: Image) -> Iterator[tuple[str, str]]:
-    """Yield (id, corrected line) of claimed jobs that do not count for their task's limit, because their lane lacks the
-    task."""
+    """Yield (id, corrected state line) for claimed jobs that their task's limit does not count, because the task is
+    missing in their lane."""
     for job_id, job in image.in_state(*CLAIMED_STATES):
         task = f"{scopes.TASK}={job.fields['task']}"
         if task in image.view.snapshot["caps"] and task not in scopes.scopes_of(job.lane or ""):
@@ -273,10 +276,10 @@ def _of_job(job_id: str, job: StoredJob, view: View) -> Iterator[Entry]:
 
 
 def _end_of_retention(since_ms: int, view: View) -> AnyValue:
-    """Return the time (Unix ms) at which a dead job should be pruned.
+    """Return the expected time (Unix ms) at which a dead job is pruned.
 
-    Other times are right, too, because the retention may have been different when the job died. If the log shows the
-    shortest retention that ever was in force, a time before the end of this retention is wrong.
+    Other times also count as right, because the retention may have been different when the job died. Only if the log
+    shows the shortest retention that was ever in force, a time before the end of this retention is wrong.
     """
     log, retention_ms = view.log, view.fact("dead_retention_ms")
     is_known = log.since is not None and log.retention_min_ms is not None
@@ -315,12 +318,12 @@ def _of_slot(image: Image, name: str, kept: str) -> Iterator[Entry]:
 
 
 def _ticks(view: View) -> Iterator[Entry]:
-    """Yield the due time of each schedule that is on. Also yield the earliest of these times, at which claims look for
-    due schedules.
+    """Yield the due time of each active schedule, and the earliest of these times, at which claims look for due
+    schedules.
 
-    Each actual time may be later: up to a minute after the due time, or after now if the schedule is overdue. Scripts
-    postpone the due time of a schedule that was given to a worker, or whose instants a worker cannot compute. Once a
-    worker knows of due schedules, scripts also postpone the earliest time.
+    The times in Redis may be up to MOVED_ON_MS later: later than the due time or, if the schedule is overdue, than now.
+    Scripts postpone a schedule that a worker has been given, or whose next instants a worker cannot compute. They also
+    postpone the earliest time while a worker handles the due schedules.
     """
     due, at = [], view.latest_ms
 
@@ -339,7 +342,7 @@ def _ticks(view: View) -> Iterator[Entry]:
 
 
 def _results(image: Image) -> Iterator[Entry]:
-    """Yield the members of `results`, `returned` and `kept` for ids whose jobs have ended."""
+    """Yield the expected members of `results`, `returned` and `kept`, for ids whose jobs have ended."""
     for kept in image.kept.remembered:
         if kept.value is not None:
             yield "returned", kept.id, kept.value
@@ -354,7 +357,8 @@ def _results(image: Image) -> Iterator[Entry]:
 
 
 def _boxes(image: Image) -> Iterator[Entry]:
-    """Yield the expected members of boxes. A box without a job is marked as due, so that claims empty it."""
+    """Yield the expected members of `boxes`. A box without a job is marked as due in `expiring`, so that claims remove
+    it."""
     owners, faults, astray = image.box_owners, image.box_faults, image.boxes_astray
     found = {name: text for name, text in image.boxes.items() if life_of(name) not in astray}
     yield from (("boxes", name, ANY) for name in image.boxes.keys() - found.keys())
@@ -374,7 +378,8 @@ def _boxes(image: Image) -> Iterator[Entry]:
 
 
 def _shown(view: View) -> Iterator[Entry]:
-    """Yield the expected members of `shown`: the progress and chunks of jobs, also of jobs that ended shortly ago."""
+    """Yield the expected members of `shown`: the progress and stream chunks of jobs, including jobs that ended
+    recently."""
     jobs = view.standing.keys() | view.snapshot["jobs"].keys()
     for each in shown_members(view.snapshot["shown"], jobs, is_fuzzy=view.is_fuzzy):
         yield "shown", each.job_id, each.line
@@ -387,9 +392,9 @@ def _shown(view: View) -> Iterator[Entry]:
 
 
 def _rates(view: View) -> Iterator[Entry]:
-    """Yield the value of each rate, and the time (Unix ms) from which on the rate may be forgotten.
+    """Yield the expected value of each rate limit and breaker, and the time (Unix ms) after which it may be removed.
 
-    For a rate that would resume too late, also yield the latest time at which it may resume.
+    For a paused or exhausted rate that would resume too late, also yield the latest time at which it may resume.
     """
     for scope, arrival, mark in kept_rates(view):
         yield "rates", scope, arrival
@@ -399,10 +404,11 @@ def _rates(view: View) -> Iterator[Entry]:
 
 
 def _turns(image: Image) -> Iterator[Entry]:
-    """Yield the members of `fair`: value of the scope ``fair`` → the least virtual finish time of this value.
+    """Yield the expected members of `fair`: value of the scope ``fair`` → its latest virtual finish time, as in fair
+    queuing.
 
-    This is the highest ``Place.tag`` of the value's lanes. A value is left out if no tag of its lanes is later than the
-    queue's virtual clock.
+    This is the highest ``Place.tag`` of the value's lanes. A value is left out if none of its tags is after the queue's
+    virtual clock.
     """
     view = image.view
     if view.fact("fair") and not view.is_fuzzy:

@@ -1,4 +1,4 @@
-"""The positions that lanes must have: open, or blocked by a scope without room (invariant I10)."""
+"""The positions that lanes should have (invariant I10). A lane is open, or blocked by a scope that is full."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _PLACE = re.compile(r"(?:open|blocked (?P<on>\S+)) (?P<order>\d{16})")
 
 
 class Place(NamedTuple):
-    """The position of a lane: a parsed field of ``lanes``."""
+    """The position of a lane: open or blocked, and its order. It is stored in a field of ``lanes``."""
 
     on: str | None
-    """The scope on which the lane is blocked; None: the lane is open."""
+    """The scope that blocks the lane; None if the lane is open."""
     order: int
 
     @property
     def tag(self) -> int:
-        """The order within the priority: the place in line of the lane's first job or, in a fair queue, a virtual
+        """The order of the lane within its priority: the position of its first job or, in a fair queue, a virtual
         time."""
         return self.order % scopes.RANK
 
     @classmethod
     def parse(cls, text: str) -> Place | None:
-        """Parse a field of ``lanes``, which lane_write.lua writes; None: the field is unreadable."""
+        """Parse a field of ``lanes``, as lane_write.lua writes it. Return None if it is unreadable."""
         match = _PLACE.fullmatch(text)
         return cls(match["on"], int(match["order"])) if match else None
 
@@ -45,9 +45,9 @@ def fair_key(lane: str) -> str:
 
 
 def places(view: View, heads: Mapping[str, int]) -> dict[str, Place]:
-    """Return lane → position. A position in ``lanes`` that is impossible becomes *open*: a claim then checks the lane.
+    """Return lane → position. An impossible position in ``lanes`` is replaced by *open*: a claim then checks the lane.
 
-    ``heads``: lane → place in line of its first job.
+    ``heads``: lane → position in line of its first job.
     """
     found = {}
     for lane, head in heads.items():
@@ -58,7 +58,7 @@ def places(view: View, heads: Mapping[str, int]) -> dict[str, Place]:
 
 
 def opened(view: View, lane: str, head: int) -> Place:
-    """Return the position of a lane that opens now. ``head``: the place in line of the lane's first job."""
+    """Return the position of a lane that opens now. ``head``: the position in line of its first job."""
     order = head
     if view.fact("fair"):
         finish = int(view.snapshot["fair"].get(fair_key(lane), 0))
@@ -80,11 +80,11 @@ def _can_be(view: View, lane: str, place: Place, head: int) -> bool:
 def kept_waiting(
     view: View, found: Mapping[str, Place], held: Mapping[str, int]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (lane, scope) for each lane that this scope blocks, although the scope has room and no event would open the
-    lane.
+    """Yield (lane, scope) for each lane that is blocked by mistake: the scope that blocks it has room, and no event
+    would open the lane.
 
-    I10: a scope with room may block a lane only in two cases: an open lane has the scope, too, or a claim checks the
-    scope at a known time. ``held``: scope → number of holders.
+    Invariant I10: a scope with room may block a lane only if an open lane also has the scope, or if a claim checks the
+    scope at a scheduled time. ``found``: lane → position. ``held``: scope → number of claimed jobs that it counts.
     """
     covered = {s for lane, place in found.items() if not place.on for s in scopes.scopes_of(lane)}
     # Claims check these scopes (rates, and families of keys) when they are due.

@@ -1,5 +1,4 @@
-"""Compares a job's state line with the log: finds the fields that differ, and restores their values according to the
-log."""
+"""Compares a job's state line with the log. Finds the fields that differ, and restores them from the log."""
 
 from __future__ import annotations
 
@@ -23,8 +22,9 @@ PUT_BACK: Final = frozenset(
         "unique", "stands", "expires", "due", "priority", "seq", "life", "base", "waits", "attempts", "losses",
     }
 )  # fmt: skip
-"""The fields that are restored from the log: indexes, boxes or the job's JSON must agree with them, and only scripts
-change them. Any other field keeps its value in Redis, and the repair logs this value."""
+"""The fields that a repair restores from the log, because indexes, saved steps or the job's JSON must agree with them
+and only scripts change them. Any other field keeps its value in Redis, and the repair appends an event with this value
+to the log."""
 
 
 _ALL: Final = tuple(
@@ -32,11 +32,12 @@ _ALL: Final = tuple(
     for name, field in BY_LINE.items()
 )
 _LAST: Final = tuple(each for each in _ALL if each[0] in ("due", "since"))
-"""The fields that are compared with an incomplete record, which has only the values of the last events."""
+"""The fields that are compared if the log lacks a job's earlier events."""
 
 
 def unlike(job: StoredJob, record: JobRecord) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the fields that differ, as (name in the line, value in the line, value in the log)."""
+    """Yield the fields that differ between a job's state line and the log: (name in the line, value in the line, value
+    in the log)."""
     fields = job.fields
     for name, of_record, is_number, default in _ALL if record.complete else _LAST:
         logged, text = getattr(record, of_record), fields.get(name)
@@ -57,17 +58,18 @@ def line_by(
 ) -> str | None:
     """Return the state line that a job should have according to its log.
 
-    None: the job's line is right, or the log cannot correct it. If the job's line is lost, the result is a line from
-    the log alone. Otherwise the result is the job's line, with the fields in PUT_BACK from the log. A line counts as
-    lost in three cases:
+    Return None if the line is right, or if the log cannot correct it. If the line is lost, the result is made from the
+    log alone. Otherwise it is the current line, with the fields in PUT_BACK from the log. A line counts as lost in
+    three cases:
 
     - The line is missing or unreadable (``job``: None).
     - The line has another state than the log, and the log has no holes. If the log knows only the claim in force, the
       job's line gets the claim's fields instead.
     - The job has no field in the key ``state`` (``in_state`` is false), and its line differs from the log.
 
-    ``boxes``: the members of the key ``boxes``. The line keeps its life (the id of its box) if the box of this
-    life names the job, and the log's life has no box. With the log's life, the job would lose its steps.
+    ``boxes``: the members of the key ``boxes``. A job's life is the id of its box, which has its saved steps. The line
+    keeps its life if this box names the job, and there is no box with the life in the log: with that life, the job
+    would lose its steps.
     """
     if job is None:
         return line_of(record, caps)
@@ -94,14 +96,14 @@ def line_by(
 
 
 def _has_box_alone(job: StoredJob, record: JobRecord, boxes: Mapping[str, str]) -> bool:
-    """Return whether the box that the job's line names has the job in its header, while the box that the log names is
-    missing."""
+    """Return whether the box that the job's state line names has the job in its header, while the box that the log
+    names is missing. A box has the saved steps of a job."""
     header = header_in(boxes.get(job.fields.get("life", "")))
     return header is not None and header.job_id == record.id and record.life not in boxes
 
 
 def _claimed(job: StoredJob, record: JobRecord) -> str | None:
-    """Return the job's line with the claim in force according to the log; None if the log lacks this claim."""
+    """Return the job's state line, with its current claim from the log; None if the log lacks this claim."""
     if record.fence is None or record.state is None:
         return None
     told = {

@@ -1,4 +1,4 @@
-"""The jobs and the queue's settings according to the outbox, as far back as its entries go."""
+"""Reads the outbox: the states of the jobs and the queue's settings that follow from its events."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rq_core.model.table.machine import Event
 from rq_core.model.table.reasons import Began
 
 RUNS: Final = frozenset({"run", "not_run"})
-"""Outcomes of runs that an operator asked for, in addition to a schedule's instants."""
+"""Outcomes in the events of runs that an operator asked for outside a schedule's instants."""
 SCHEDULE_MARK: Final = "schedule|"
 """The prefix of the names of schedules in ``FoldedLog.moving``."""
 
 
 class Since(NamedTuple):
-    """The first entry of a log without missing entries: its id and its time (Unix ms)."""
+    """The first entry of a log without missing entries: its id, and its time (Unix ms)."""
 
     at: OutboxId
     at_ms: int
@@ -36,37 +36,38 @@ class LoggedSchedule(NamedTuple):
     at: OutboxId
     """The outbox entry of the last event about the schedule."""
     state: str
-    """The state: on, paused, undeclared or removed; empty: the schedule was forgotten."""
+    """on, paused, undeclared or removed; empty if the schedule is no longer stored."""
     version: int
     next_ms: int | None
-    """The next instant (Unix ms); None: the event names no next instant."""
+    """The next instant (Unix ms); None if the event names none."""
     rule: str | None = None
-    """The rule as JSON; None: unknown, since the log begins later."""
+    """The rule as JSON; None if unknown, because the log begins after the event with the rule."""
     job_digest: str | None = None
-    """The digest of the schedule's job; None: unknown."""
+    """The digest of the job that the schedule enqueues; None if unknown."""
 
 
 @dataclass
 class FoldedLog:
-    """The facts that follow from the events of the outbox, and of an audit database if there is one."""
+    """The state of a queue that follows from the events of its outbox, and of an audit database if there is one."""
 
     lives: Lives = field(default_factory=Lives)
-    """The jobs, and how they ended. Ends before a gap, or before an unreadable entry, are left out."""
+    """The jobs, and how they ended. Ends before missing or unreadable entries are left out."""
     since: Since | None = None
-    """The log's first entry, if the log has all events of the queue; None otherwise."""
+    """The log's first entry, if the log has all events since the queue was created; otherwise None."""
     made_up: dict[str, str] = field(default_factory=dict)
-    """Id → the reason, as text, why the line of this id in ``results`` is not the result of a job."""
+    """Id → reason, for ids whose line in ``results`` is certainly not the result of a job."""
     only_sql: Collection[str] = frozenset()
-    """Ids of jobs that only an audit database has: the outbox has no event of these jobs."""
+    """Ids of jobs that have events in the audit database, but none in the outbox."""
     doubtful: set[str] = field(default_factory=set)
-    """Ids of jobs that unreadable entries name, and of jobs whose rows in an audit database must not be believed."""
+    """Ids of jobs that unreadable entries name, or whose rows in the audit database must not be trusted."""
     may_be_restored: bool = False
-    """True if a restore may have put back names and ids whose jobs only an audit database has."""
+    """True if `rq-core audit restore` may have put back names and ids whose jobs only the audit database has."""
     moving: set[str] = field(default_factory=set)
-    """Ids of jobs, and names of schedules after SCHEDULE_MARK, that had an event while the queue was read in pages."""
+    """Jobs (ids) and schedules (SCHEDULE_MARK + name) that had an event while the queue was read in pages."""
     entries: int = 0
     whole: bool = False
-    """True if the log must have every live job: it begins with the queue, or with a complete baseline."""
+    """True if the log should have every live job, because it begins with the queue's creation or with a complete
+    baseline (events with the state of each job)."""
     unreadable: list[str] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)
     """Ids of entries that no script can have assigned."""
@@ -74,52 +75,53 @@ class FoldedLog:
     """Ids of entries before which entries are missing."""
     seq_max: int = 0
     epoch: int | None = None
-    """The epoch of the last entry; None: the outbox is empty."""
+    """The epoch (one unbroken history of the queue) of the last entry; None if the outbox is empty."""
     settings: dict[str, str] = field(default_factory=dict)
-    """Setting or flag → its value according to the last event about it. All settings are included if the log begins
-    with the queue."""
+    """Setting or flag → its value in the last event about it. If the log begins with the queue's creation, all settings
+    are included."""
     limits: dict[str, tuple[str | None, int | None]] = field(default_factory=dict)
-    """Scope → (limit, version) according to the last event about it; a limit of None: the scope's own limit was
+    """Scope → (limit, version) in the last event about it. A limit of None means that the scope's own limit was
     removed."""
     boxes: dict[str, LoggedBox] = field(default_factory=dict)
-    """The boxes of durable jobs according to the log, by life."""
+    """Life (id) of a box → the box: the saved steps and signals of a durable job, according to the log."""
     breakers: LoggedBreakers = field(default_factory=LoggedBreakers)
-    """The scopes of breakers according to the outbox."""
+    """The state of each breaker (a limit that pauses a scope after failures), according to the outbox."""
     distrust: Distrust = no_distrust
-    """Says why the log's events about boxes must not be copied into Redis."""
+    """A function that returns why the log's events about boxes must not be copied into Redis."""
     distrust_ends: Distrust = no_distrust
-    """Says why the log's events about ended jobs must not correct their results in Redis."""
+    """A function that returns why the log's events about ended jobs must not be used to correct their results in
+    Redis."""
     fresh: set[str] = field(default_factory=set)
-    """Ids of jobs whose ``enqueued`` event is in the outbox. Since this event, no entry is missing, Redis has forgotten
-    no event, and no restore has put the job back."""
+    """Ids of jobs for which the outbox has all events since ``enqueued``. No entry since then is missing, Redis has not
+    lost one, and no restore has put the job back."""
     schedules: dict[str, LoggedSchedule] = field(default_factory=dict)
     """Name → schedule according to the last event about it."""
     schedules_since: OutboxId | None = None
-    """The entry from which on the log has all events about schedules. Before this entry, no schedule existed, or the
-    log does not show which schedules existed."""
+    """The entry from which on the log has all events about schedules. Before it, there were no schedules, or the log
+    does not show which ones."""
     at_beginning: bool = True
-    """True if ``note`` has not been called yet."""
+    """True until ``note`` has been called."""
     all_schedules: bool = False
-    """True if ``schedules`` must have every schedule."""
+    """True if ``schedules`` should have every schedule of the queue."""
     lease_max_ms: int = 0
-    """Milliseconds of the longest lease that a setting ever allowed, according to the events in the log."""
+    """The longest lease, in milliseconds, that a setting in the log ever allowed."""
     retention_min_ms: int | None = None
-    """Milliseconds of the shortest retention of dead jobs that ever was in force; None: unknown, since the log does not
-    begin with the queue."""
+    """The shortest retention of dead jobs, in milliseconds, that was ever in force; None if unknown, because the log
+    does not begin with the queue's creation."""
 
     @property
     def records(self) -> dict[str, JobRecord]:
-        """Id → record, for every job in the log, also for jobs that have ended."""
+        """Job id → record (the job's state after its events), also for jobs that have ended."""
         return self.lives.records
 
     @property
     def ends(self) -> dict[str, End]:
-        """The end of each job, by the job's id. Jobs that were restored or enqueued again are left out."""
+        """Job id → how the job ended. Jobs that were restored or enqueued again are left out."""
         return self.lives.ends
 
     @property
     def began(self) -> dict[str, OutboxId]:
-        """Id → the entry with which the last job of this id began, if no later entry is missing."""
+        """Job id → the entry with which the last job of this id began, if no later entry is missing."""
         return self.lives.began
 
     @property
@@ -128,22 +130,22 @@ class FoldedLog:
         return bool(self.gaps or self.unreadable or self.strays)
 
     def scopes_of_lane(self, job_id: str) -> tuple[str, ...] | None:
-        """Return the scopes in the lane of a job; None if the log does not have the job's beginning."""
+        """Return the scopes of a job's lane; None if the log does not have the job's first event."""
         record = self.records.get(job_id)
         return (
             None if record is None or not record.complete else tuple(scopes_of(record.lane or ""))
         )
 
     def has_heard_of(self, job_id: str) -> bool:
-        """Return whether a job of this id may have existed. This is so for every id if the log is incomplete."""
+        """Return whether a job of this id may ever have existed. If the log is incomplete, any id may have existed."""
         is_unknown = self.since is None or job_id in self.doubtful
         return is_unknown or self.may_be_restored or job_id in self.records
 
     def is_made_up(self, result: ResultLine) -> bool:
-        """Return whether this line in ``results`` is certainly not the result of a job.
+        """Return whether a line in ``results`` is certainly not the result of a job.
 
-        The end of a job with a kept result has an event. A line without an event may come from a restore, or from a
-        call that got another job as its answer.
+        A job whose result is kept has an event for its end. A line without an event may come from `rq-core audit
+        restore`, or from a call that was answered with another job.
         """
         if result.id in self.made_up:
             return True
@@ -159,7 +161,7 @@ class FoldedLog:
 
 
 def read_log(snapshot: Mapping[str, Any]) -> FoldedLog:
-    """Return the log that follows from the outbox entries of a snapshot."""
+    """Return the state of a queue that follows from the outbox entries in a snapshot."""
     log = FoldedLog(may_be_restored="audit" in snapshot["meta"])
     log.breakers = LoggedBreakers(may_be_restored=log.may_be_restored)
     since: str | None = getattr(snapshot, "since", None)
@@ -204,9 +206,10 @@ def read_log(snapshot: Mapping[str, Any]) -> FoldedLog:
 
 
 def _note_boxes(log: FoldedLog, entry: Entry) -> None:
-    """Add an entry to the log's boxes, and note for which jobs the log has every event.
+    """Add an entry to the log's boxes (saved steps and signals), and update ``fresh``: the jobs whose events are all in
+    the log.
 
-    For the other jobs, a restore may have put back steps and signals that have no event in the log.
+    For other jobs, a restore may have put back steps and signals that have no event in the log.
     """
     note_boxes(log.boxes, entry)
     ids = {event.job_id for event in entry.jobs}
@@ -219,13 +222,13 @@ def _note_boxes(log: FoldedLog, entry: Entry) -> None:
 
 
 def _follows(before: Entry, entry: Entry) -> bool:
-    """Return whether no entry is missing between these two entries."""
+    """Return whether ``entry`` directly follows ``before`` in the outbox, with no entry missing between them."""
     same = before.id.epoch == entry.id.epoch
     return entry.id.seq == (before.id.seq + 1 if same else 0)
 
 
 def _miss(log: FoldedLog) -> None:
-    """Forget the facts that missing entries may have changed."""
+    """Forget everything that missing entries may have changed."""
     forget_queue(log)
     log.since = None
     log.lives.miss()
@@ -235,7 +238,8 @@ def _miss(log: FoldedLog) -> None:
 
 
 def forget_queue(log: FoldedLog, at: OutboxId | None = None) -> None:
-    """Forget the settings, limits and schedules, because missing entries before ``at`` may have changed them."""
+    """Forget the settings, limits and schedules, because entries before ``at`` are missing and may have changed
+    them."""
     log.settings.clear()
     log.limits.clear()
     log.retention_min_ms = None
@@ -245,15 +249,15 @@ def forget_queue(log: FoldedLog, at: OutboxId | None = None) -> None:
 def forget_schedules(log: FoldedLog, at: OutboxId | None, *, have_all: bool) -> None:
     """Forget the schedules. ``at``: the entry from which on the log has every event about schedules.
 
-    ``have_all``: True if the queue certainly has no schedule at this entry, so that the later events show every
-    schedule. If False, Redis may have schedules that the log does not have.
+    ``have_all``: True if the queue had no schedule at this entry, so that the later events show all schedules. If
+    False, Redis may have schedules that the log lacks.
     """
     log.schedules.clear()
     log.schedules_since, log.all_schedules = at, have_all
 
 
 def schedules_in(entry: Entry) -> list[str]:
-    """Return the names of the schedules in an entry."""
+    """Return the names of the schedules that an entry's events are about."""
     if entry.event is Event.SCHEDULE_CHANGED:
         return [str(entry.data["name"])]
     if entry.event is Event.TICKED:
@@ -262,9 +266,10 @@ def schedules_in(entry: Entry) -> list[str]:
 
 
 def note_tick(log: FoldedLog, at: OutboxId, facts: Mapping[str, Any]) -> None:
-    """Store the next instant of a schedule, as the event with the fields ``facts`` in the entry ``at`` says.
+    """Store the next instant of a schedule from an event.
 
-    An event about a run that an operator asked for is ignored: such a run does not move the next instant.
+    ``at``: the entry of the event. ``facts``: the fields of the event. An event about a run that an operator asked for
+    is ignored, because such a run does not change the next instant.
     """
     known = log.schedules.get(facts["name"])
     if facts["outcome"] not in RUNS and (known is None or at > known.at):
@@ -283,13 +288,14 @@ def _note_change(log: FoldedLog, at: OutboxId, facts: Mapping[str, Any]) -> None
 
 
 def _note_retention(log: FoldedLog, ms: int, *, is_first: bool = False) -> None:
-    """Note a retention of dead jobs. ``is_first``: True if this is the first retention of a new queue."""
+    """Update the shortest known retention of dead jobs with ``ms``. ``is_first``: True if this is the default of a new
+    queue."""
     known_ms = ms if is_first else log.retention_min_ms
     log.retention_min_ms = None if known_ms is None else min(known_ms, ms)
 
 
 def note(log: FoldedLog, entry: Entry) -> None:
-    """Add an entry's epoch, settings, limits and schedules to the log."""
+    """Update the log's epoch, settings, limits and schedules with an entry."""
     is_first, log.at_beginning = log.at_beginning, False
     log.epoch = entry.id.epoch
     data = entry.data

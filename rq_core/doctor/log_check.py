@@ -1,4 +1,5 @@
-"""Checks data that no state line implies: unreadable lines and limits, missing keys, and the log."""
+"""Checks data that cannot be derived from the jobs' state lines: unreadable lines and limits, missing keys, and the
+log."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
 def log_findings(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
     """Yield findings about missing or unreadable keys, and about differences from the log.
 
-    If such a finding restores a job's line, the edits of the job's indexes move from ``differing`` to the finding.
+    ``differing``: owner → the edits of the indexes. If a finding restores a job's state line, the edits of the job's
+    indexes move from ``differing`` to this finding.
     """
     yield from _specs(image)
     yield from _lineless(image.view)
@@ -70,7 +72,8 @@ def _specs(image: Image) -> Iterator[Finding]:
 
 
 def _limits(job: StoredJob, record: JobRecord | None) -> tuple[int | None, int | None]:
-    """Return a job's max_attempts and max_losses by the log, or by its state line if the log does not have them."""
+    """Return a job's max_attempts and max_losses from the log; if the log lacks them, from the state line or the
+    defaults."""
     if record is not None and record.complete:
         return record.max_attempts, record.max_losses
     fields = job.fields
@@ -127,9 +130,9 @@ def _boxless_says(job_id: str, boxes: Mapping[str, str], life: str) -> str:
 
 
 def _changed_values(image: Image) -> Iterator[Finding]:
-    """Yield a finding for each value in a box that does not match the digest stored beside the value.
+    """Yield a finding for each saved value of a durable job that does not match the digest stored beside it.
 
-    These are the values of steps, and of signals that no wait has taken.
+    These are the values of steps, and of signals that no wait has taken yet.
     """
     for member, text in image.view.snapshot["boxes"].items():
         life = life_of(member)
@@ -155,7 +158,7 @@ def _changed_values(image: Image) -> Iterator[Finding]:
 
 
 def _boxes_by_log(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
-    """Yield a finding for each box that differs from the log and cannot be mended.
+    """Yield a finding for each box (saved steps of a durable job) that differs from the log and cannot be repaired.
 
     Also yield one finding about all boxes whose events the log may lack.
     """
@@ -173,9 +176,9 @@ def _boxes_by_log(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[
 
 
 def _ripe(image: Image) -> Iterator[Finding]:
-    """Yield a finding for each parked job whose box has the signal for which the job waits.
+    """Yield a finding for each parked job whose signal has arrived, so that it could continue.
 
-    A parked job whose time is over needs no finding: the next claim wakes it.
+    A parked job whose waiting time is over needs no finding, because the next claim wakes it.
     """
     boxes, wanted = image.view.snapshot["boxes"], image.indexes["boxes"]
     for job_id, job in image.view.jobs.items():
@@ -200,10 +203,10 @@ def _ripe(image: Image) -> Iterator[Finding]:
 
 
 def _results(image: Image) -> Iterator[Finding]:
-    """Yield findings about results that the doctor leaves unchanged.
+    """Yield findings about kept results that the doctor reports and does not change.
 
-    These are results that differ from a log that must not be believed, and values and times of ids that have no line in
-    ``results``, or a line that says no size, if the log does not show how the job of the id ended.
+    Some differ from a log that must not be trusted. Others are values or times of ids that have no line in ``results``,
+    or a line that gives no size, if the log does not show how their jobs ended.
     """
     kept = image.kept
     for job_id, doubt in kept.doubts.items():
@@ -271,7 +274,8 @@ def _wake(image: Image) -> Iterator[Finding]:
 
 
 def _gated(image: Image) -> bool:
-    """Return whether claims give out no job now: the queue is paused, at its cap, or has too large a backlog.
+    """Return whether claims give out no jobs now, because the queue is paused, at its limit, or has too many events
+    that the mirror has not copied.
 
     claim/claiming.lua applies the same conditions.
     """
@@ -289,7 +293,8 @@ def _log(image: Image, differing: dict[Owner, list[Edit]]) -> Iterator[Finding]:
     view = image.view
 
     def relogged(kind: Kind, job_id: str, says: str) -> Finding:
-        """Return a finding whose repair appends a baseline event, and restores the job's line if the log has one."""
+        """Return a finding. Its repair appends an event with the job's whole state, and restores the job's state line
+        if the log has one."""
         owner = ("job", job_id)
         edits = differing.pop(owner, []) if job_id in image.restored else []
         relog = Edit("outbox", job_id, "", RELOG)

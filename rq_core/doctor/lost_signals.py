@@ -1,7 +1,7 @@
-"""Finds the signals that the log has and a box lacks.
+"""Finds the signals that the log has and a durable job in Redis lacks.
 
-A script that breaks off may have logged a signal and not written it into the box. The log has the signal's value if the
-sender keeps values in the log (``audit_payload="full"``) and a mirror reads the log.
+If a script breaks off, it may have logged a signal without storing it. The log has the signal's value only if the
+sender keeps values in the log (``audit_payload="full"``) and a mirror copies the log to SQL.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from rq_core.model.durable.boxes import members_of_signals, write_header
 
 
 class LostSignals(NamedTuple):
-    """The signals of a job that its box lacks."""
+    """The signals that a durable job has lost, although the log has them."""
 
     job_id: str
     life: str
     members: dict[str, str]
-    """The members of ``boxes`` that are missing, with their values, as far as the log has them."""
+    """The missing fields of the hash ``boxes``, with the values that the log has."""
     unknown: LoggedSignal | None
-    """The first lost signal whose value the log does not have; None: the log has the values of all lost signals."""
+    """The first lost signal whose value is not in the log; None if the log has the values of all lost signals."""
     distrusted: str | None = None
-    """The reason why the signals must not be copied from the log; None: they may be copied."""
+    """The reason why the signals must not be restored from the log; None if they may be restored."""
 
 
 def lost_signals(
@@ -33,10 +33,11 @@ def lost_signals(
     owners: Mapping[str, str],
     began: Collection[str],
 ) -> Iterator[LostSignals]:
-    """Yield, for each job, the signals that the log has and Redis lacks.
+    """Yield, for each durable job, the signals that the log has and Redis lacks.
 
-    ``found``: the members of the key ``boxes``. ``owners``: life (id) of a box → id of its job. ``began``: the ids of
-    jobs that began in an entry of the log after which no entry is missing.
+    ``boxes``: life (id) of a box → the box according to the log. ``found``: the fields of the hash ``boxes`` in Redis.
+    ``owners``: life of a box → id of its job. ``began``: ids of jobs for which the log has all entries since their
+    beginning.
     """
     for life, job_id in owners.items():
         box = boxes.get(life)
@@ -63,8 +64,11 @@ def lost_signals(
 
 
 def trusted_signals(lost: Sequence[LostSignals], distrust: Distrust) -> list[LostSignals]:
-    """Return ``lost``. If ``distrust`` says that a job's events must not be copied from the log, the job's LostSignals
-    names the reason and has no members, so no signal is written back."""
+    """Return ``lost``, without members for the jobs whose events must not be copied from the log, so that none of their
+    signals is restored. Each of these names the reason.
+
+    ``distrust``: a function that returns job id → reason for such jobs.
+    """
     doubts = distrust({each.job_id: False for each in lost}) if lost else {}
     return [
         each._replace(members={}, distrusted=doubts[each.job_id]) if each.job_id in doubts else each

@@ -1,4 +1,5 @@
-"""Derives the times that the keys ``rates``, ``expiring`` and ``scheduled`` should have for each rate. No I/O."""
+"""Derives the contents that the keys ``rates``, ``expiring`` and ``scheduled`` should have for each rate limit and
+breaker. No I/O."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from rq_core.model.table.machine import CLAIMED_STATES
 
 
 def kept_rates(view: View) -> Iterator[tuple[str, str, int | None]]:
-    """Yield (scope, value, time) for each rate: the value that the rate should have in ``rates``, and the time (Unix
-    ms) from which on the rate may be forgotten.
+    """Yield (scope, value, time) for each rate limit and breaker: the value that ``rates`` should have, and the time
+    (Unix ms) after which the value may be removed.
 
     None as the time: any time is right. A lost value is derived from the time, and a lost time from the value. A rate
-    that counts a unit may owe more than its burst, so the value of such a rate has no bound.
+    that counts costs may owe more than its burst, so its value has no upper bound.
     """
     rates, marks = view.snapshot["rates"], view.snapshot["expiring"]
     spent = {mark.partition("|")[2] for mark in marks if mark.startswith("rate|")}
@@ -46,7 +47,7 @@ def kept_rates(view: View) -> Iterator[tuple[str, str, int | None]]:
 
 
 def _breaker_entry(view: View, scope: str) -> BreakerEntry | None:
-    """Return the entry that a breaker's scope should have; None: no entry."""
+    """Return the entry that ``rates`` should have for a breaker; None if it should have none."""
     entry, limit = read_breaker(view.snapshot["rates"].get(scope, "")), view.limit(scope)
     if entry is not None:
         entry = _within_cooldown(entry, view.latest_ms)
@@ -72,7 +73,7 @@ def _breaker_entry(view: View, scope: str) -> BreakerEntry | None:
 def _as_logged(
     view: View, scope: str, entry: BreakerEntry | None, logged: BreakerEntry | None
 ) -> BreakerEntry | None:
-    """Return the stored entry of a scope. If it differs from the log, return the entry that follows from the log."""
+    """Return the stored entry of a breaker if it agrees with the log; otherwise the entry that follows from the log."""
     latest_ms, window_ms = view.latest_ms or 0, view.limit(scope).window_ms or 0
     if logged is not None and logged.until_ms is not None:
         if logged.until_ms + KEPT_MS <= latest_ms:
@@ -95,17 +96,17 @@ def _is_claimed_in(view: View, scope: str, job_id: str) -> bool:
 
 
 def _has_first_limit(view: View, scope: str) -> bool:
-    """Return whether the limit of a scope was never changed.
+    """Return whether the limit of a breaker's scope was never changed.
 
-    If a limit was removed while a probe ran, and was set again later, the entry may name a probe that has ended. That
-    is no fault: the next claim looks whether the probe runs.
+    If a limit was removed while a probe job ran, and set again later, the entry may name a probe that has ended. That
+    is not a fault: the next claim checks whether the probe runs.
     """
     family = view.caps.get(scopes.family_of(scope))
     return scope not in view.caps and family is not None and family.version == 1
 
 
 def breaker_reason(view: View, scope: str) -> str:
-    """Return why the entry of a breaker is wrong."""
+    """Return why a breaker's entry in ``rates`` is wrong, as text."""
     text, logged = view.snapshot["rates"].get(scope, ""), view.log.breakers.of(scope)
     entry, should = read_breaker(text), _breaker_entry(view, scope)
     if text and entry is None:
@@ -123,10 +124,10 @@ def breaker_reason(view: View, scope: str) -> str:
 
 
 def _within_cooldown(entry: BreakerEntry, latest_ms: int | None) -> BreakerEntry:
-    """Return the entry of a breaker, with corrected times if the clock of Redis went back.
+    """Return a breaker's entry, with corrected times if the clock of Redis was set back.
 
-    The clock went back if the entry was written after ``latest_ms`` (Unix ms). The difference is then subtracted from
-    all times in the entry, so that a pause does not become longer.
+    This is so if the entry was written after ``latest_ms`` (Unix ms). The difference is then subtracted from all times
+    in the entry, so that a pause does not become longer.
     """
     if latest_ms is None or entry.at_ms <= latest_ms:
         return entry
@@ -137,8 +138,8 @@ def _within_cooldown(entry: BreakerEntry, latest_ms: int | None) -> BreakerEntry
 
 
 def _within_pause(spent: Spent, limit: Limit, latest_ms: int | None) -> Spent:
-    """Return the stored value of a rate. If no operator made its pause, the pause is cut to the longest pause that a
-    handler may ask for, counted from ``latest_ms``."""
+    """Return the stored value of a rate. A pause that no operator made is shortened to the longest pause that a handler
+    may ask for, counted from ``latest_ms`` (Unix ms)."""
     if (
         latest_ms is None
         or spent.paused_ms is None
@@ -154,9 +155,9 @@ def _within_pause(spent: Spent, limit: Limit, latest_ms: int | None) -> Spent:
 
 
 def latest_resumes(view: View) -> Iterator[tuple[str, int]]:
-    """Yield (member of ``scheduled``, latest time in Unix ms) for each rate that would resume too late.
+    """Yield (member of ``scheduled``, latest allowed time in Unix ms) for each rate that would resume too late.
 
-    The rate's limit and pause give the latest time.
+    The latest allowed time follows from the rate's limit and its pause.
     """
     for member, at in view.snapshot["scheduled"].items():
         kind, _, scope = member.partition("|")
@@ -167,7 +168,8 @@ def latest_resumes(view: View) -> Iterator[tuple[str, int]]:
 
 
 def _latest_resume(view: View, member: str, scope: str, latest_ms: int) -> int | None:
-    """Return the latest time at which a rate may resume; None: each time is right."""
+    """Return the latest time (Unix ms) at which a rate or a breaker may resume; None if any time is right.
+    ``latest_ms``: the present time."""
     value = view.snapshot["rates"].get(scope, "")
     if is_breaker(scope):
         entry = _breaker_entry(view, scope)

@@ -1,4 +1,4 @@
-"""Examines a queue and repairs the findings."""
+"""Examines a queue, and repairs the differences that are found."""
 
 from __future__ import annotations
 
@@ -17,34 +17,37 @@ from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.protocol.engine.queue_check import check_layout
 
 CHUNK: Final = 125
-"""Approximate number of members that one call reads or edits, so that no call blocks the server for 10 ms."""
+"""Approximate number of members that one call reads or edits. It is low, so that no call blocks the server for 10
+ms."""
 CHUNK_BYTES: Final = 2 * 1024 * 1024
-"""Approximate number of bytes of the old and new values of members in one call."""
+"""Approximate number of bytes that one call reads or edits, counting the old and the new values."""
 PARTS_MAX: Final = 200
-"""Maximum number of rounds of repair that repair parts of boxes. A box has at most 10,000 entries."""
+"""Maximum number of rounds that repair a part of a box. One round cannot repair a large box: a box may have 10,000
+saved steps."""
 PASSES: Final = 3
-"""Maximum number of other rounds of repair, for a queue that workers change meanwhile."""
+"""Maximum number of other rounds of a repair. More than one is needed if workers change the queue meanwhile."""
 WHY: Final = "doctor"
-"""The reason in the log for jobs that a repair has woken."""
+"""The reason that the log gives for jobs that a repair has woken."""
 LOOKS: Final = 3
 LOOK_PAUSE_S: Final = 0.1
-"""Seconds before another look at a difference that may exist for a moment only."""
+"""Seconds before a difference is checked again, because it may exist only for a moment."""
 
 
 class Evidence(NamedTuple):
-    """The data that the doctor examines: a snapshot of a queue in Redis, its log, and findings from the audit
+    """The data that the doctor examines: a snapshot of a queue, the queue's log, and findings from the audit
     database."""
 
     snapshot: Mapping[str, Any]
-    """See rq_core.protocol.reads.whole_queue.Snapshot."""
+    """The contents of the queue's keys, as rq_core.protocol.reads.whole_queue.Snapshot describes them."""
     log: FoldedLog | None = None
-    """The log of Redis' outbox and an audit database; None: only the snapshot's outbox is used."""
+    """The log from the outbox and the audit database; None: only the outbox in the snapshot is used."""
     findings: Sequence[Finding] = ()
-    """Further findings, from the database."""
+    """Further findings, from the comparison with the audit database."""
 
 
 Audit = Callable[[], Evidence | None]
-"""Reads a queue from Redis and an audit database; returns None if the database cannot be asked."""
+"""A function that reads a queue from Redis and from an audit database. It returns None if the database cannot be
+read."""
 
 
 def examine(
@@ -53,10 +56,10 @@ def examine(
     log: FoldedLog | None = None,
     now_ms: int | None = None,
 ) -> list[Finding]:
-    """Return the findings of a snapshot, which has the form of Evidence.snapshot.
+    """Return the differences (findings) in a snapshot of a queue, without I/O.
 
-    ``keys``: the key names that findings show in commands for operators. ``log``: without it, the log is read from the
-    snapshot's outbox. ``now_ms``: Redis' time after the snapshot (Unix ms); without it, times too far ahead are not
+    ``keys``: the key names for commands in the findings. ``log``: the queue's log; None: it is read from the outbox in
+    the snapshot. ``now_ms``: Redis' time after the snapshot (Unix ms); without it, times too far in the future are not
     found.
     """
     image = Image(View(snapshot, keys, log or read_log(snapshot), now_ms))
@@ -78,10 +81,11 @@ def diagnose(
     audit: Audit | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Finding]:
-    """Return the findings of a queue, without changing the queue. With ``audit``, an audit database is read, too.
+    """Return the differences (findings) in a queue, without changing the queue. ``audit``: a function that also reads
+    the audit database.
 
     If the only finding is a missing wake token, the queue is read again: perhaps a worker has taken the token and is
-    about to claim. Raises QueueDamaged if a key has the wrong type, LayoutMismatch if this release cannot read the
+    about to claim. Raises QueueDamaged if a key has the wrong type, and LayoutMismatch if this release cannot read the
     queue.
     """
     found = _examined(client, queue, audit)
@@ -103,7 +107,7 @@ def _examined(client: Client, queue: str, audit: Audit | None) -> list[Finding]:
 
 
 def examined(client: Client, queue: str, look: Evidence) -> list[Finding]:
-    """Return the findings of a queue from evidence that the caller has read."""
+    """Return the findings of a queue from data that the caller has read."""
     now_ms = client.run(client.calls.reads.now_ms(queue))
     keys = queue_keys(queue, client.calls.delivery.prefix)
     found = examine(look.snapshot, keys, look.log, now_ms)
@@ -113,9 +117,9 @@ def examined(client: Client, queue: str, look: Evidence) -> list[Finding]:
 
 
 def _still(client: Client, queue: str, found: list[Finding]) -> list[Finding]:
-    """Read the members of these findings at one moment. Return the findings whose members are unchanged.
+    """Read the members of these findings again, at one moment. Return the findings whose members are unchanged.
 
-    A changed member only shows that the queue changed while its pages were read.
+    If a member has changed, the finding is dropped: the queue was read in pages, and changed meanwhile.
     """
     edits = [(edit.key, edit.member) for each in found for edit in each.edits]
     now = client.run(client.calls.reads.members(queue, edits))
@@ -130,11 +134,12 @@ def repair(
     by: str,
     audit: Audit | None = None,
 ) -> list[Finding]:
-    """Repair the findings, and examine the queue again. Return the findings that are left. A second repair does no
-    harm.
+    """Repair the findings, examine the queue again, and return the findings that are left. It is safe to repeat the
+    repair.
 
-    A member that another client has changed since the doctor read it is examined again, not edited. ``by`` is written
-    into the log. With ``audit``, an audit database is read, too. Raises the errors of Client.run.
+    A member that a client has changed since the doctor read it is not edited, but examined again. ``by``: the
+    operator's name for the log. ``audit``: a function that also reads the audit database. Raises the errors of
+    Client.run.
     """
     found = list(findings)
     passes = parts = 0
@@ -157,9 +162,10 @@ def repair(
 
 
 def carry_out(client: Client, queue: str, findings: list[Finding], *, by: str) -> int:
-    """Carry out the edits of findings. Return the number of repaired findings.
+    """Make the edits of the findings, and return the number of repaired findings.
 
-    A finding is not repaired if one of its members has changed since the doctor read the queue.
+    A finding is skipped if one of its members has changed since the doctor read the queue. ``by``: the operator's name
+    for the log.
     """
     mended = 0
     # Each job is put at the head of its list, so the jobs that are first in line come last.

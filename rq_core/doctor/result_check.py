@@ -1,8 +1,8 @@
-"""Derives the contents that ``results`` and ``returned`` should have.
+"""Derives the contents that ``results`` (outcomes of ended jobs) and ``returned`` (their results) should have.
 
-What Redis has is right, unless a value is lost or a line differs from the log. Each word of a line is compared with the
-log. A word that the log does not have is kept. A whole line is kept if another job of the id may have left the line
-without an event. Any other word that differs is replaced by the log's word.
+Redis is right, unless a value is lost or a line differs from the log. Each word (``name=value``) of a line in
+``results`` is compared with the log, and a differing word is replaced by the log's. A word that the log does not have
+is kept. A whole line is kept if another job of the id may have left it without an event.
 """
 
 from __future__ import annotations
@@ -27,46 +27,48 @@ _OUTCOMES: Final[Mapping[Event, frozenset[str]]] = {
     Event.PRUNED: frozenset({"dead"}),
     Event.REPLACED: frozenset({"replaced", SAME}),
 }
-"""Event that ended a job → possible outcomes in ``results``. (A job that a restore removed had ended before, by an
-event that Redis forgot.)"""
+"""Event that ended a job → the outcomes that ``results`` may show for it. (A restore that removes a job has no place
+here: the job had ended before, by an event that Redis lost.)"""
 _OF_CLAIMS: Final = frozenset({Event.SUCCEEDED, Event.CANCELLED})
-"""Events that end a job, and its claim if it has one. The job's line in ``results`` then names the claim."""
+"""Events that end a job together with its claim. If there was a claim, the job's line in ``results`` names it."""
 
 
 class Remembered(NamedTuple):
-    """The contents that ``results``, ``returned`` and ``kept`` should have for an id that no job has now."""
+    """The expected contents of ``results``, ``returned`` and ``kept`` for an id whose job has ended."""
 
     id: str
     line: str
     value: str | None
     met_ms: int | None
-    """Time (Unix ms) at which a claim first checks the line; None if the line does not give a time."""
+    """Time (Unix ms) at which a claim first checks whether the line may be removed; None if the line gives no time."""
 
 
 class KeptResults(NamedTuple):
-    """The contents that ``results``, ``returned`` and ``kept`` should have for ids that no job has now."""
+    """The expected contents of ``results``, ``returned`` and ``kept`` for all ids whose jobs have ended."""
 
     remembered: list[Remembered]
     doubts: dict[str, Doubt]
-    """Id → its result that differs from a log that must not be believed. The doctor leaves these results unchanged."""
+    """Id → its result, if the result differs from a log that must not be trusted. The doctor leaves these results
+    unchanged."""
     untold: list[str]
-    """Ids with a value in ``returned`` or a time in ``kept``, but without a line in ``results``, or with a line that
-    says no size. The log does not show how their jobs ended, so the doctor changes nothing."""
+    """Ids with a value in ``returned`` or a time in ``kept`` that the doctor leaves unchanged. Their line in
+    ``results`` is missing or gives no size, and the log does not show how their jobs ended."""
 
 
 class Doubt(NamedTuple):
-    """A result that differs from a log that must not be believed."""
+    """A difference between a kept result and a log that must not be trusted."""
 
     edits: list[Edit]
-    """The edits that the log would make."""
+    """The edits that would make the result agree with the log."""
     why: str
-    """The reason why the log must not be believed."""
+    """The reason why the log must not be trusted."""
 
 
 def kept_results(view: View, live: Container[str]) -> KeptResults:
-    """Return the contents that each remembered id should have. Ids that jobs have now (``live``) are left out.
+    """Return the expected contents of ``results``, ``returned`` and ``kept``, without the ids of jobs that are alive
+    (``live``).
 
-    An id is remembered if its line or the key `kept` has a time. An id with a value and without a line counts, too.
+    An id is included if its line or the key `kept` has a time until which the id is kept, or if it has no line.
     """
     snapshot = view.snapshot
     lines, values, marks = snapshot["results"], snapshot["returned"], snapshot["kept"]
@@ -109,8 +111,8 @@ def kept_results(view: View, live: Container[str]) -> KeptResults:
 
 
 def _hides_value(view: View, job_id: str, line: str) -> bool:
-    """Return whether Redis has a value for an id whose line says neither its size nor why it is missing. No script
-    writes such a line."""
+    """Return whether Redis has a result in ``returned`` for an id whose ``line`` gives neither the result's size nor
+    why it is missing. No script writes such a line."""
     result = read_result(job_id, line)
     words = result_words(line)
     is_silent = result.until_ms is not None and not words.keys() & {"bytes", "value"}
@@ -118,7 +120,8 @@ def _hides_value(view: View, job_id: str, line: str) -> bool:
 
 
 def _is_end_unknown(view: View, job_id: str) -> bool:
-    """Return whether the log leaves open what Redis should have for an id that has no line in ``results``."""
+    """Return whether the log leaves open what Redis should have for this id, because it does not show how the id's last
+    job ended."""
     end = view.ends.get(job_id)
     if end is None:
         return view.log.has_heard_of(job_id)
@@ -126,7 +129,8 @@ def _is_end_unknown(view: View, job_id: str) -> bool:
 
 
 def _remembered(view: View, job_id: str, line: str | None) -> Remembered | None:
-    """Return the contents that an id should have; None: nothing. ``line``: its line in Redis; None: it has none."""
+    """Return the contents that Redis should have for an id; None if it should have nothing. ``line``: the id's line in
+    ``results``, or None."""
     value, end = view.snapshot["returned"].get(job_id), view.ends.get(job_id)
     mended: str | None = line
     if job_id in view.ends:
@@ -154,19 +158,20 @@ def _with_value(job_id: str, line: str, value: str | None, end: End | None) -> R
 
 
 def _is_true(value: str | None, result: ResultLine, end: End | None) -> bool:
-    """Return whether Redis has the value whose digest is in the log, although the line says that it is missing."""
+    """Return whether ``value`` is the result whose digest is in the log, although the line says that the result is
+    missing."""
     if value is None or end is None or end.event is not Event.SUCCEEDED or result.until_ms is None:
         return False
     return _is_of(result, end) and end.digest == digest_of(value)
 
 
 def _has_digest(end: End | None) -> bool:
-    """Return whether the log has the value's digest. With the digest, the doctor need not compare the value's size."""
+    """Return whether the log has the digest of the result. With a digest, the doctor need not compare the size."""
     return end is not None and end.digest is not None
 
 
 def reasons(view: View, job_id: str, edits: Iterable[Edit]) -> Iterator[str]:
-    """Yield, as text, each difference between the log and the line or the value of an id."""
+    """Yield each difference between the log and the line or the result of an id, as text for the operator."""
     if job_id not in view.ends:
         return
     end = view.ends[job_id]
@@ -199,12 +204,12 @@ def _said(name: str, words: Mapping[str, str]) -> str:
 
 
 def _line_by(line: str, result: ResultLine, end: End) -> str | None:
-    """Return the line that an id should have according to the log; None if the line must be removed.
+    """Return the line of ``results`` that an id should have according to the log; None if the line must be removed.
 
     A line is removed in two cases:
 
-    - The line belongs to another job, and the log lacks the data for the right line. A line with the time until which
-      its id is remembered stays, because calls need this time.
+    - The line belongs to another job, and the log lacks the data for the right line. It stays if it has the time
+      until which its id is remembered, because calls need this time.
     - Neither the id nor the result of the job is kept.
     """
     if not _is_of(result, end):
@@ -231,9 +236,10 @@ def _line_by(line: str, result: ResultLine, end: End) -> str | None:
 
 
 def value_by(value: str | None, end: End | None) -> str | None:
-    """Return ``value`` if the log has the digest of this value, or if the log shows no success of the job.
+    """Return the result that Redis should have: ``value`` if its digest is in the log or the log shows no success of
+    the job, otherwise the log's value.
 
-    Otherwise return the log's value. None: no result is kept, or the result is lost.
+    None: no result should be kept, or it is lost.
     """
     if end is None or end.event is not Event.SUCCEEDED:
         return value
@@ -245,7 +251,7 @@ def value_by(value: str | None, end: End | None) -> str | None:
 
 
 def _is_of(result: ResultLine, end: End) -> bool:
-    """Return whether a line can only belong to the job that had this end."""
+    """Return whether a line in ``results`` must belong to the job that ended with ``end``."""
     if end.event not in _OUTCOMES:
         return False
     if result.until_ms is not None:
@@ -256,8 +262,8 @@ def _is_of(result: ResultLine, end: End) -> bool:
 
 
 def is_later(result: ResultLine, end: End) -> bool:
-    """Return whether a line comes from a claim that is later than this end. If the line names no claim, return whether
-    the time of the line is later."""
+    """Return whether a line in ``results`` comes from a later claim than the one that ended with ``end``. If the line
+    names no claim, compare the times."""
     claim = claim_of(result.fence)
     if claim is None:
         return result.fence is None and (result.at_ms or 0) > end.at_ms
@@ -265,10 +271,10 @@ def is_later(result: ResultLine, end: End) -> bool:
 
 
 def _words(result: ResultLine, end: End, *, as_other: bool = False) -> dict[str, str | None]:
-    """Return the words that a line should have according to the log. A script that ends a job writes all of them.
+    """Return the words (name → value, None: no such word) that a line in ``results`` should have according to the log.
 
-    A line from a restore lacks two: the job's claim, and the time until which the result is kept. ``as_other``: the
-    line belongs to another job.
+    A script that ends a job writes all of them. A line that `rq-core audit restore` wrote lacks the job's claim, and
+    the time until which the result is kept. ``as_other``: True if the line in Redis belongs to another job.
     """
     of_script = as_other or result.until_ms is not None
     of_script = of_script or (result.fence is not None and result.fence == end.fence)

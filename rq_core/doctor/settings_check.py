@@ -1,7 +1,8 @@
 """Compares a queue's settings, limits and schedules with the log, and checks that the rows of its lists are readable.
 
-Each change by rq-core is an event. A change by HSET has no event, so the log cannot show who made it. The value in
-Redis is in force anyway, so the doctor keeps it. The finding names the command that sets the value back or logs it.
+rq-core logs each change as an event. A change by HSET has no event, so the log cannot show who made it. The doctor
+keeps the value in Redis, because it is already in force. The finding names the command that sets the value back or logs
+it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _WHY: Final = "a client changed it with HSET, or a script was cut short"
 
 
 Row = tuple[str, str, str, str]
-"""A difference from the log: key, member, a description, and the command that sets the value back."""
+"""A difference from the log: key, member, description, and the command that sets the value back."""
 
 
 def settings_findings(view: View) -> Iterator[Finding]:
@@ -79,7 +80,7 @@ def _settings(view: View) -> Iterator[Row]:
 
 
 def _how(keys: QueueKeys, name: str, logged: str) -> str:
-    """Return a sentence with the command that sets a setting back to the log's value."""
+    """Return a phrase with the command that sets a setting back to the log's value."""
     if name == "paused":
         return f"`rq-core {'pause' if logged == '1' else 'resume'} {keys.queue}{_given(keys)}` sets it back"
     if name in SETTINGS:
@@ -154,7 +155,11 @@ def _schedule(
     *,
     has_all: bool,
 ) -> Iterator[tuple[Kind, str]]:
-    """Yield (kind, sentence) for each problem of a schedule: in its entry, in its job, or a difference from the log."""
+    """Yield (kind, sentence) for each problem of a schedule.
+
+    ``entry``: the stored schedule. ``packed``: the job that it enqueues. ``logged``: the schedule according to the log.
+    ``has_all``: True if the log should have every schedule.
+    """
     is_known = logged is not None and logged.state
     if entry is None and packed is None:
         if logged is not None and is_known:
@@ -196,10 +201,10 @@ def _schedule(
 
 
 def _moved_on(entry: str | None, logged: LoggedSchedule | None) -> str | None:
-    """Return a schedule's entry with the log's next instant.
+    """Return a schedule's entry, moved on to the next instant that the log has.
 
-    None: the entry also differs from the log in another field, or the log's instant is not later than the entry's. The
-    entry has an earlier instant than the log if a script failed after it had appended its event.
+    An entry is behind the log if a script failed after it had appended its event. Return None if the entry also differs
+    in another field, or if the log's instant is not later.
     """
     with suppress(ValueError):
         schedule = Schedule.parse(entry or "")
@@ -219,7 +224,10 @@ def _moved_on(entry: str | None, logged: LoggedSchedule | None) -> str | None:
 
 
 def _of_job(packed: str, logged: LoggedSchedule | None) -> str:
-    """Return the problem of a schedule's job, as the end of a sentence; empty: there is no problem."""
+    """Return what is wrong with the job that a schedule enqueues, as the end of a sentence; empty if nothing is wrong.
+
+    ``packed``: the stored job.
+    """
     if logged is not None and logged.job_digest not in (None, job_digest(packed)):
         return "is not the one that the log has"
     try:

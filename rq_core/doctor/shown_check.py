@@ -1,4 +1,4 @@
-"""Derives the members that the key ``shown`` should have from its lines and the jobs."""
+"""Derives the expected members of the key ``shown``, which has the progress and the stream chunks of jobs."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ _SIZE = re.compile(r" bytes=\d+ ")
 
 
 class ShownMembers(NamedTuple):
-    """The members that a job should have in ``shown``, and the time at which claims remove them."""
+    """The members that ``shown`` should have for a job, and the time at which claims remove them."""
 
     job_id: str
     line: str
     chunks: tuple[str, ...]
-    """The fields of the job's chunks that are there."""
+    """The fields with those chunks of the job's stream that Redis still has."""
     until_ms: int | None
-    """The time (Unix ms) of the job's mark in ``expiring``; None: the job has no mark."""
+    """The time (Unix ms) of the job's mark in ``expiring``, at which its fields are removed; None if there should be no
+    mark."""
 
 
 def shown_members(
     found: Mapping[str, str], jobs: Container[str], *, is_fuzzy: bool
 ) -> Iterator[ShownMembers]:
-    """Yield the expected members of each job that may have fields in ``shown``.
+    """Yield the expected members of ``shown`` for each job that may have some.
 
-    ``found``: the fields of ``shown``. ``jobs``: the ids of all jobs in Redis. Left out are the fields of an id without
-    a readable line, and of an id that is not in ``jobs`` and has no end of the job in its line. ``is_fuzzy``: the queue
-    may have changed while it was read, so the sizes of chunks are not compared.
+    ``found``: the fields of ``shown``. ``jobs``: the ids of all jobs in Redis. An id is left out if it has no readable
+    line, or if it is not in ``jobs`` and its line does not say how the job ended. ``is_fuzzy``: True if the queue may
+    have changed while it was read; then the sizes of chunks are not compared.
     """
     fields: defaultdict[str, set[str]] = defaultdict(set)
     for field in found:

@@ -1,4 +1,4 @@
-"""A parsed snapshot: the jobs by their state lines, the limits, and the log."""
+"""A parsed snapshot of a queue: the jobs from their state lines, the limits, and the log."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from rq_core.model.unique_names import read_stands
 from rq_core.protocol.engine.queue_check import number_of
 
 UNNAMED: Final = queue_keys("QUEUE")
-"""The key names in commands that an operator types, if the caller does not name the snapshot's queue."""
+"""The key names that findings show in commands if the caller does not name the queue."""
 
 UNKNOWN: Final = -1
-"""Represents a time that the log does not have."""
+"""The value for a time that the log does not have."""
 LEASE_TRUSTED_MS: Final = 365 * 86_400_000
-"""Milliseconds of the longest lease that the doctor takes as correct if the log does not show how long leases were."""
+"""The longest lease, in milliseconds, that counts as correct if the log does not show how long leases could be."""
 
 
 @dataclass
@@ -37,13 +37,13 @@ class View:
     keys: QueueKeys
     """The queue's key names, for commands that an operator types."""
     log: FoldedLog
-    """The log of the queue, and the state of each job after its events."""
+    """The queue's log: the state of each job and setting that follows from the events."""
     now_ms: int | None = None
-    """Redis' time (Unix ms) when the snapshot was taken, or later; None: unknown."""
+    """Redis' time (Unix ms) at or after the snapshot; None if unknown."""
     jobs: dict[str, StoredJob] = field(default_factory=dict)
-    """The jobs whose state lines are readable, by id."""
+    """Id → job, for the jobs whose state lines are readable."""
     unreadable: dict[str, str] = field(default_factory=dict)
-    """The errors of unreadable state lines, by the id of the job."""
+    """Id of a job → why its state line is unreadable."""
 
     def __post_init__(self) -> None:
         for job_id, line in self.lines.items():
@@ -56,20 +56,22 @@ class View:
     def is_fuzzy(self) -> bool:
         """Return whether the queue was read in pages and may have changed meanwhile.
 
-        Its numbers and sums then do not belong to one moment.
+        Its numbers and sums then cannot be compared, because they do not belong to one moment.
         """
         return getattr(self.snapshot, "since", None) is not None
 
     @cached_property
     def standing(self) -> Mapping[str, str]:
-        """Id → state line, as scripts read it. A job without a field in ``state`` waits and was never claimed."""
+        """Id → state line, as scripts see it. A job without a field in ``state`` counts as waiting and never
+        claimed."""
         return lines_of_jobs(self.snapshot["state"], self.snapshot["jobs"])
 
     @cached_property
     def lines(self) -> Mapping[str, str]:
-        """Id → state line, without lost lines.
+        """Id → state line, without the jobs whose line is lost.
 
-        A line is lost if ``state`` lacks it although, according to the log, its job has done more than wait.
+        A line is lost if ``state`` does not have it, although the log shows that the job has been claimed or has left
+        the state ready.
         """
         lost = {
             job_id
@@ -81,9 +83,9 @@ class View:
 
     @cached_property
     def ends(self) -> dict[str, End | None]:
-        """Id in ``results`` → how its last job ended; None: no job of the id can have left the line.
+        """Id in ``results`` → how the last job of this id ended; None: no job of this id can have left the line.
 
-        Ids are left out if the end of their job is unknown.
+        Ids are left out if it is unknown how their job ended.
         """
         lines = self.snapshot["results"].items()
         made_up = {i: None for i, line in lines if self.log.is_made_up(read_result(i, line))}
@@ -93,14 +95,15 @@ class View:
         return log.ends | made_up
 
     def has_heard_of(self, job_id: str) -> bool:
-        """Return whether a job of this id may have existed."""
+        """Return whether a job of this id may ever have existed."""
         return job_id in self.standing or self.log.has_heard_of(job_id)
 
     def instant_by(self, name: str, job_id: str) -> int | None:
-        """Return the time (Unix ms) until which a name is held according to the log.
+        """Return the time (Unix ms) until which a unique name is held according to the log. ``job_id``: the job that
+        holds it in Redis.
 
-        None: no job can have taken the name. UNKNOWN: the log does not show the time. The log shows the time only under
-        two conditions: the last job of the holder's id took this name, and no later entry is missing.
+        None: no job of this id can have existed. UNKNOWN: the log does not show the time. It shows the time only if the
+        last job of this id took the name, and no later entry is missing.
         """
         if not self.has_heard_of(job_id):
             return None
@@ -115,9 +118,9 @@ class View:
 
     @property
     def lease_end_max(self) -> int | None:
-        """The latest time (Unix ms) at which a lease can end; None: unknown.
+        """The latest time (Unix ms) at which a lease may end; None if unknown.
 
-        If the log is incomplete, leases may have been longer in the past.
+        If the log is incomplete, leases may have been longer in the past, so LEASE_TRUSTED_MS applies.
         """
         if self.latest_ms is None:
             return None
@@ -126,7 +129,8 @@ class View:
 
     @cached_property
     def untold(self) -> dict[str, str]:
-        """Id → arguments, for jobs whose state line is missing in Redis. Only the audit log may have their states."""
+        """Id → arguments, for jobs whose state line is missing in Redis and whose state is not in the outbox. Only the
+        audit database may have their states."""
         specs = self.snapshot["jobs"]
         if self.facts.get("audit") != "on":
             return {}
@@ -146,20 +150,20 @@ class View:
 
     @property
     def latest_ms(self) -> int | None:
-        """The time (Unix ms) with which the times of rates are compared: Redis' time, or the queue's last activity if
-        this is later. None: Redis' time is unknown.
+        """The time (Unix ms) with which the times of rates are compared: Redis' time or, if later, the queue's last
+        activity. None if Redis' time is unknown.
 
-        A clock that is behind the last activity is not a finding: the next claim notices this, and checks all rates.
+        A clock that is behind the last activity is not a finding: the next claim notices this and checks all rates.
         """
         return None if self.now_ms is None else max(self.now_ms, self.fact("last_activity"))
 
     def fact(self, name: str) -> int:
-        """Return a number in the key ``meta``, or its default."""
+        """Return a number from the key ``meta``; if it is missing, the default."""
         return number_of(self.facts, name)
 
     @cached_property
     def caps(self) -> dict[str, CapEntry]:
-        """Scope or family → its stored limit and version, without unreadable limits."""
+        """Scope or family of scopes → its stored limit and version. Unreadable limits are left out."""
         read = {}
         for name, text in self.snapshot["caps"].items():
             if scopes.family_of(name) != scopes.WEIGHT:
@@ -169,11 +173,11 @@ class View:
 
     @cached_property
     def limits(self) -> dict[str, Limit]:
-        """Scope or family → its stored limit, without unreadable limits."""
+        """Scope or family of scopes → its stored limit. Unreadable limits are left out."""
         return {name: entry.limit for name, entry in self.caps.items()}
 
     def limit(self, scope: str) -> Limit:
-        """Return the limit that applies to a scope."""
+        """Return the limit that applies to a scope: its own, or its family's."""
         family = scopes.family_of(scope)
         own = self.limits.get(scope)
         if own is None and family != scopes.TASK:
@@ -182,7 +186,7 @@ class View:
 
     @cached_property
     def heads(self) -> dict[str, str]:
-        """Lane → the lane's first member in the key ``waiting``."""
+        """Lane → the member of the lane's first job in the key ``waiting``."""
         found: dict[str, str] = {}
         for member in sorted(self.snapshot["waiting"], reverse=True):
             found[member.split("|")[0]] = member
