@@ -6,18 +6,18 @@ mcp`` gives the same views to programs, and needs the extra ``mcp``.
 
 Read ``pages`` first: its table has, for each page, the address, the reads, the view and the template.
 
-- ``pages``: the table of pages, and the questions that each page asks Redis and the audit log.
+- ``pages``: the table of pages, and what each page reads from Redis and the audit log.
 - ``search``: parses addresses, and the text in the search box of /jobs.
-- ``views``: the documents of most pages. A template shows a document, and ``.json`` sends it.
+- ``views``: the documents of most pages. A document is the dict that a template shows and ``.json`` sends.
 - ``job_lists``: the document of /jobs.
 - ``schedules``: the documents of schedules.
 - ``rows``: the rows of documents.
 - ``minutes``: the charts in documents.
 - ``words``: formats times, texts and addresses for the pages.
-- ``reading``: asks the sources for the facts of a page.
-- ``sources``: questions to Redis, the audit log and an inbox, with limits of time.
+- ``reading``: reads the data of a page from Redis, the audit log and the inbox.
+- ``sources``: connections to Redis, the audit log and an inbox, with limits of time.
 - ``graph/``: the graph of a flow.
-- ``acting/``: what operators and admins change.
+- ``acting/``: the changes that operators and admins make.
 - ``routes``: the table of routes, each with the role that it needs, and the tools that are made from the table.
 - ``access``: decides who may use the page.
 - ``tokens``: the roles, and the file of tokens.

@@ -1,8 +1,8 @@
-"""Decides who may see the page: checks the Host of each request, tokens and cookies. Adds security headers to each
+"""Decides who may see the web page: checks the Host of each request, tokens and cookies. Adds security headers to each
 answer.
 
-Each request, also for ``.json``, must have one of the page's own names as its Host. This prevents DNS rebinding: a
-foreign site lets its own name resolve to this machine, and reads the page in a visitor's browser.
+Each request must have one of the page's own names as its Host. This prevents DNS rebinding: a foreign site makes its
+own name resolve to this machine, and then reads the page in a visitor's browser.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ SECURITY_HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
-"""Headers that proxies add to the requests that they forward."""
+"""Request headers that only proxies add. A request with one of them may come from another machine."""
 _STATE: Final = "rq_core_access"
 OPEN_PATHS: Final = ("/login", "/static/")
-"""Paths that need no token, since they show nothing about queues."""
+"""Paths that need no token, because they show nothing about queues."""
 NO_TOKENS: Final = (
     "this page has no tokens, so it answers only browsers on its own machine, and no proxy: make one with"
     " `rq-core web token NAME`, and start it with --tokens FILE"
 )
 
 Authorize = Callable[[Request], Access | Awaitable[Access | None] | None]
-"""A function that returns the rights of a request's sender; None: no rights."""
+"""A function that returns the rights of a request's sender; None if the sender has none."""
 
 
 class Gate(Protocol):
-    """Decides which viewers see the page."""
+    """The interface of the objects that decide who may see the web page."""
 
     async def access(self, request: Request) -> Access | None:
-        """Return the rights of a request's sender; None: no rights."""
+        """Return the rights of a request's sender; None if the sender has none."""
         ...
 
     login: bool
@@ -66,7 +66,7 @@ class Gate(Protocol):
 
 
 class LocalOnly:
-    """A gate without tokens. Only browsers on this machine see the page, which hides the arguments and results of
+    """A gate without tokens. Only browsers on this machine may see the page, without the arguments and results of
     jobs."""
 
     login = False
@@ -74,15 +74,15 @@ class LocalOnly:
     async def access(self, request: Request) -> Access | None:
         """Return the rights of a sender on this machine; None for any other sender.
 
-        Only the address of the connection gives rights, because a sender may forge any header. A request with a header
-        of a proxy gets None, since its sender may be on another machine.
+        Only the address of the connection counts, because a sender may forge any header. A request with a header of a
+        proxy gets None, because its sender may be on another machine.
         """
         proxied = any(name in request.headers for name in FORWARDED)
         return Access("local") if is_local(request.client) and not proxied else None
 
 
 class Mounted:
-    """A gate that asks the app in which the page is mounted."""
+    """A gate that asks the web app in which the page is mounted."""
 
     login = False
 
@@ -90,14 +90,14 @@ class Mounted:
         self._authorize = authorize
 
     async def access(self, request: Request) -> Access | None:
-        """Return the rights that the app gives the sender; None: no rights."""
+        """Return the rights that the web app gives the request's sender; None if it gives none."""
         found = self._authorize(request)
         return await found if inspect.isawaitable(found) else found
 
 
 class ByToken:
-    """A gate that checks tokens. Programs send a token in ``Authorization: Bearer``; browsers send a cookie from
-    /login.
+    """A gate that checks tokens from a file. Programs send a token in ``Authorization: Bearer``; browsers send a cookie
+    from /login.
 
     The cookie has the name of the token's holder, the time at which it expires, and an HMAC. Only this process has the
     HMAC's key. At each request, the gate looks up the holder's line in the file of tokens.
@@ -111,7 +111,7 @@ class ByToken:
         self._key = secrets.token_bytes(32)
 
     async def access(self, request: Request) -> Access | None:
-        """Return the rights of the token's or cookie's holder; None without a valid token or cookie."""
+        """Return the rights of the person whose token or cookie the request has; None if it has no valid one."""
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             known = self.tokens.by_token(token.strip())
@@ -140,7 +140,7 @@ class ByToken:
 
 
 def access_of(request: Request) -> Access | None:
-    """Return the rights of a request's sender, which the guard has stored in the request; None: no rights."""
+    """Return the rights of a request's sender, which Guard has stored in the request; None if the sender has none."""
     found: Access | None = getattr(request.state, _STATE, None)
     return found
 
@@ -161,12 +161,13 @@ def is_local(client: Any) -> bool:
 
 
 def is_local_host(host: str) -> bool:
-    """Return whether a server that listens at this host is reachable only from this machine."""
+    """Return whether a server that listens at this host can be reached only from this machine."""
     return host == "localhost" or is_local((host.strip("[]"), 0))
 
 
 class Guard:
-    """Passes a request to the pages, or refuses it. Every answer, also a refusal, has the security headers."""
+    """ASGI middleware that passes a request to the web page or refuses it. Every answer, including a refusal, has the
+    security headers."""
 
     def __init__(self, app: ASGIApp, gate: Gate, hosts: Iterable[str] = ()) -> None:
         self._app = app
@@ -225,7 +226,8 @@ class Guard:
 
 
 def is_same_origin(request: Request) -> bool:
-    """Return whether a form comes from one of the page's own documents, or from a program with a token."""
+    """Return whether a form comes from one of the web page's own documents, or from a program with a token. This
+    prevents CSRF."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"
@@ -236,6 +238,6 @@ def is_same_origin(request: Request) -> bool:
 
 
 def local_path(scope: Scope) -> str:
-    """Return the path of a request below the path at which the page is mounted."""
+    """Return the path of a request, relative to the path at which the web page is mounted."""
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
     return path[len(root) :] if root and path.startswith((f"{root}/",)) else path

@@ -1,4 +1,4 @@
-"""The Starlette app of the page. Its routes are made from the table of pages.
+"""The Starlette app of the web page. Its routes are made from the table of routes.
 
     from rq_core.web.dashboard import dashboard
 
@@ -65,9 +65,10 @@ STATIC: Final = HERE / "static"
 _AGES: Final = re.compile(
     rb'(?<=data-age="ago">)[^<]*|(?<=data-age="for">)[^<]*|(?<=data-age="due">)[^<]*|(?<=name="now" content=")\d+'
 )
-"""Matches the parts of a document that change without a change of the queues: ages, and the present time."""
+"""Matches the parts of an HTML page that change by themselves as time passes: ages, and the present time."""
 SHOWN_MAX: Final = 100
-"""Maximum number of documents of one page that are kept for a second. Each kind of viewer has a document of its own."""
+"""Maximum number of rendered versions of one page that are kept for a second. Viewers with different rights need
+different versions."""
 
 
 def dashboard(
@@ -76,7 +77,7 @@ def dashboard(
     authorize: Authorize | None = None,
     allow_hosts: Iterable[str] = (),
 ) -> Starlette:
-    """Return the page of an app's queues as a Starlette app, to be mounted in a Starlette or FastAPI app.
+    """Return the web page of an app's queues as a Starlette app, to be mounted in a Starlette or FastAPI app.
 
     ``authorize`` is called with each request. It returns an :class:`rq_core.web.tokens.Access`; None: the sender may
     not see the page. ``authorize`` may be async. ``allow_hosts`` are the host names of the site.
@@ -102,9 +103,10 @@ def build_site(
     behind_https: bool = False,
     clock: Callable[[], float] = time.time,
 ) -> Starlette:
-    """Make the Starlette app. The app closes ``sources`` when it ends.
+    """Make the Starlette app of the web page. It closes ``sources`` when it ends.
 
-    ``behind_https``: whether browsers reach the app through a proxy that ends TLS. The cookie is then for HTTPS only.
+    ``gate`` decides who may see the page. ``hosts``: the host names that requests may have. ``behind_https``: True if
+    browsers reach the app through a proxy that ends TLS; the cookie is then for HTTPS only.
     """
     site = _Site(sources, gate, clock, behind_https=behind_https)
     routes: list[BaseRoute] = [
@@ -129,7 +131,7 @@ def build_site(
 
 @functools.cache
 def environment() -> Environment:
-    """Return the Jinja environment of the templates. It escapes all values, and raises an error for an unknown name."""
+    """Return the Jinja environment of the templates. It escapes all values, and an unknown name raises an error."""
     made = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -160,12 +162,12 @@ def _menu() -> list[Page]:
 
 
 def _base(request: Request) -> str:
-    """Return the beginning of each address: the path of the mount, or the path that a proxy removes."""
+    """Return the path before each address of the web page: where it is mounted, or what a proxy removes."""
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 
 class _Made(NamedTuple):
-    """A document that is ready to be sent, or an address to which to redirect the browser."""
+    """A rendered page with its ETag, or an address to which the browser is redirected."""
 
     body: bytes
     media_type: str
@@ -174,13 +176,13 @@ class _Made(NamedTuple):
 
     @classmethod
     def of(cls, body: bytes, media_type: str) -> Self:
-        """Return a document with its ETag. Ages do not change the ETag, because a script of the page (live.js) updates
+        """Return a rendered page with its ETag. The ETag ignores ages, because a script of the page (live.js) updates
         them."""
         told = _AGES.sub(b"", body)
         return cls(body, media_type, f'W/"{hashlib.sha256(told).hexdigest()[:32]}"')
 
     def answer(self, request: Request) -> Response:
-        """Return the answer to a request: 304 if the sender already has this document."""
+        """Return the HTTP answer to a request: 304 if the sender already has this version."""
         if self.leads_to:
             return RedirectResponse(self.leads_to, 303)
         headers = {"ETag": self.tag}
@@ -190,14 +192,14 @@ class _Made(NamedTuple):
 
 
 class _Answers(NamedTuple):
-    """The answers of all sources to one page, and the documents made from these answers, by viewer."""
+    """The data that all sources returned for one page, and the pages rendered from it, by kind of viewer."""
 
     read: Answers
     shown: dict[Hashable, _Made]
 
 
 class _Site:
-    """Answers the HTTP requests to the page."""
+    """Answers the HTTP requests to the web page."""
 
     def __init__(
         self, sources: ActingSources, gate: Gate, clock: Callable[[], float], *, behind_https: bool
@@ -212,7 +214,7 @@ class _Site:
         self._templates = environment()
 
     def endpoint(self, rule: Rule) -> Callable[[Request], Any]:
-        """Return the function that answers requests for a route. It refuses senders without the route's role."""
+        """Return the function that answers the requests of a route. It refuses senders who lack the route's role."""
 
         async def answer(request: Request) -> Response:
             access = access_of(request)
@@ -274,7 +276,7 @@ class _Site:
         return _Answers(await ask_sources(self._sources, page, asked, now_ms), {})
 
     def _made(self, page: Page, request: Request, facts: Facts) -> _Made:
-        """Make the document of a page."""
+        """Render a page as HTML or JSON from its data."""
         document = page.view(facts)
         frame = views.frame(facts)
         if request.url.path.endswith(".json"):
@@ -301,8 +303,8 @@ class _Site:
         return Response(text.encode("utf-8", "backslashreplace"), status, media_type="text/html")
 
     def _sentence(self, request: Request, says: str, status: int, *, back: str = "") -> Response:
-        """Return a page with only a sentence about an error. ``back``: the address of a page to return to; empty:
-        none."""
+        """Return a page that shows only a sentence about an error. ``back``: the address of a page to return to, or
+        empty."""
         if request.url.path.endswith(".json"):
             body = json.dumps({"error": words.word(says, 1_000)})
             return Response(body, status, media_type="application/json")
@@ -324,7 +326,8 @@ class _Site:
     # Changes of many jobs.
 
     def _is_sealed(self, facts: Facts) -> bool:
-        """Return whether the address has this server's seal: the operator has confirmed the change."""
+        """Return whether the address proves, by an HMAC of this server, that the operator has confirmed the change of
+        many jobs."""
         found = facts.found
         known = isinstance(found, bulk.Seen) and found.asked is not None
         return known and self._seals.holds(facts.access.name, found.asked)
@@ -332,7 +335,7 @@ class _Site:
     async def change_many(self, request: Request) -> Response:
         """Make the next part of a change of many jobs.
 
-        The page's script gets JSON. A browser without scripts is redirected to the page with the change's progress.
+        A script of the page receives JSON. A browser without scripts is redirected to the page that shows the progress.
         """
         access = access_of(request)
         assert access is not None  # The rule asks for a role.

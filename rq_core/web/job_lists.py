@@ -1,4 +1,4 @@
-"""Makes the document of /jobs: jobs that are alive, from Redis, or claims that ended, from the audit log."""
+"""Makes the document (dict) of the page /jobs: live jobs from Redis, or ended claims from the audit log."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _OUTCOMES: Final = ("failed", *FAILED, SUCCEEDED, "any")
 
 
 def jobs_page(facts: Facts) -> Document:
-    """Return the document with the jobs or the claims that a search finds."""
+    """Return the document of /jobs, with the live jobs or the ended claims that a search finds."""
     asked, found, logged = facts.asked, facts.found, facts.logged
     queues = [{"queue": q.queue, "counts": state_counts(q)} for q in facts.queues]
     document: Document = {
@@ -76,7 +76,8 @@ def _without(asked: PageQuery, word: tuple[str, str]) -> str:
 
 
 def _many(asked: PageQuery, *, has_log: bool) -> list[Document]:
-    """Return links to change or copy all jobs of a search. The list is empty if no filter can express the search."""
+    """Return links to change or copy all jobs that a search finds. The list is empty if a filter cannot express the
+    search."""
     which = asked.filter
     if asked.queue is None or asked.job_id or which.is_for_all:
         return []
@@ -91,7 +92,7 @@ def _many(asked: PageQuery, *, has_log: bool) -> list[Document]:
 
 
 def _fits(verb: str, asked: PageQuery) -> bool:
-    """Return whether the search lists jobs of every state that the change affects."""
+    """Return whether the search includes all states of jobs that the change ``verb`` (such as cancel) affects."""
     try:
         change = BulkChange(VERBS[verb], asked.filter)
     except InvalidOption:
@@ -115,15 +116,15 @@ def _add_alive(document: Document, facts: Facts, found: Found[ListedJob]) -> Non
 
 
 def _on_page(note: str) -> str:
-    """Return a note for the command line in words that fit the page."""
+    """Return a note that was written for the command line, in words that fit the web page."""
     return note.replace("; --limit shows more", " are shown").replace(
         ": --state leaves out other states", ": a state or a lane in the search leaves out others"
     )
 
 
 def _add_with_id(document: Document, facts: Facts) -> None:
-    """Add the queues that have a job with the search's id. If only one queue has it, redirect the browser to the
-    job."""
+    """Add to the document the queues that have a job with the searched id. If there is only one, redirect the browser
+    to the job."""
     asked, found, logged = facts.asked, facts.found, facts.logged
     places: dict[str, str] = {}
     if logged is not None and not isinstance(logged, Unread):
@@ -157,7 +158,7 @@ def _add_ended(
 
 
 def claim_row(found: Mapping[str, Any], access: Access) -> Document:
-    """Return the row of a claim that ended."""
+    """Return the table row of an ended claim."""
     names = (
         "queue", "job_id", "claim", "task", "worker", "ended_at_ms", "waited_ms", "ran_ms", "outcome", "error_type",
     )  # fmt: skip
@@ -172,7 +173,7 @@ def claim_row(found: Mapping[str, Any], access: Access) -> Document:
 
 
 def _choices(asked: PageQuery, queues: list[Document], *, has_log: bool) -> Document:
-    """Return the links to searches in other queues, states and outcomes."""
+    """Return the links of /jobs to searches in other queues, states and outcomes."""
     said = dict(asked.words)
     dead = dict.fromkeys((OUTCOME, ID, "due"))
     alive = dead | dict.fromkeys(("error", "since", "until") if asked.of_ended else ("error",))

@@ -1,4 +1,5 @@
-"""The table of pages: each page's address, its reads of Redis and of the audit log, its document and its template."""
+"""The table of the web pages: for each page its address, what it reads from Redis and the audit log, its document (a
+dict) and its template."""
 
 from __future__ import annotations
 
@@ -34,31 +35,29 @@ if TYPE_CHECKING:
 QUEUES_MAX: Final = 10
 """Maximum number of queues for which one page reads further data, queue by queue."""
 LANES_MAX: Final = 1_000
-"""Maximum number of lanes whose jobs are counted for one page. The number is lower than for the command line, since an
-open page is read again every two seconds."""
+"""Maximum number of lanes (jobs of the same priority and scopes) whose jobs one page counts. The number is lower than
+for the command line, since an open page is read again every two seconds."""
 MEMBERS_MAX: Final = 5_000
 """Maximum number of jobs that are read for one list. The number is lower than for the command line, since an open page
 is read again every two seconds."""
 SPECS_MAX: Final = 500
-"""Maximum number of jobs that are read for one list if their headers or arguments are asked for."""
+"""Maximum number of jobs that are read for one list if the search needs their headers or arguments."""
 DAY_MS: Final = 24 * 60 * MINUTE_MS
 
 
 class Now(NamedTuple):
-    """The facts that a page has before it asks a source for more: its address, the time, and the source's shared
-    reading."""
+    """The data that a page has before it reads more: its address, the time, and the state that all pages share."""
 
     asked: PageQuery
     now_ms: int
     state: Overview | None = None
-    """The shared reading of Redis, if Redis is asked."""
+    """The state of all queues, which all pages share; None if the page is about to read the audit log."""
     log: LogOverview | None = None
-    """The shared reading of the audit log, if the log is asked."""
+    """The overview of the audit log, which all pages share; None if the page is about to read Redis."""
 
     def names(self) -> list[str]:
-        """Return the name of the requested queue. If no queue is requested, return the names of the log's first
-        QUEUES_MAX queues.
-        """
+        """Return the name of the requested queue, as a list. If no queue is requested, return the log's first
+        QUEUES_MAX queues."""
         if self.asked.queue is not None:
             return [self.asked.queue]
         known = () if self.log is None else self.log.queues
@@ -70,22 +69,22 @@ Asks = Callable[["AuditQuestions", Now], Any]
 
 
 class Page(NamedTuple):
-    """A row of the table of pages."""
+    """A web page: its address, its title, what it reads, and the function that makes its document."""
 
     path: str
     name: str
     title: str
     view: Callable[[Facts], Document]
     says: str = ""
-    """A sentence that says what the page shows, for programs that read it."""
+    """A sentence about what the page shows, for programs that read it."""
     asks: tuple[str, ...] = ()
-    """The parameters that the page's address may have, in addition to its names: see ASKS."""
+    """The query parameters that the address may have, in addition to the names in its path. ASKS explains them."""
     redis: Reads | None = None
-    """The function that returns a plan for reading further data from Redis; None: the shared reading has all data."""
+    """A function that returns a plan to read further data from Redis; None if the page needs only the shared state."""
     log: Asks | None = None
-    """The function that asks the audit log for further data; None: the shared reading has all data."""
+    """A function that reads further data from the audit log; None if the page needs only the shared overview."""
     copies: Callable[[App, CopyReader | None, Now], Any] | None = None
-    """The function that counts copies. It is called if ``redis`` has returned None."""
+    """A function that counts the jobs to copy. It is called if ``redis`` has returned None."""
     of_past: bool = False
     """True if the page shows nothing without an audit log."""
     role: str = VIEWER
@@ -93,12 +92,12 @@ class Page(NamedTuple):
 
     @property
     def template(self) -> str:
-        """The name of the page's file in ``templates``."""
+        """The name of the page's file in the directory ``templates``."""
         return f"{self.name}.html"
 
     @property
     def names(self) -> list[str]:
-        """The names that the page's address must have."""
+        """The names in the page's path, such as ``queue``."""
         return re.findall(r"\{(\w+)\}", self.path)
 
     @property
@@ -115,7 +114,7 @@ def _limits(calls: Operations, now: Now) -> Plan[Any]:
 
 
 def _jobs(calls: Operations, now: Now) -> Plan[Any]:
-    """Read the jobs in Redis that the search finds. An id without a queue is searched in all queues."""
+    """Read the live jobs that the search finds. If the search has an id and no queue, all queues are searched."""
     asked = now.asked
     if asked.job_id:
         queues = [each.queue for each in now.state.queues] if now.state else []
@@ -214,7 +213,7 @@ def _story(log: AuditQuestions, now: Now) -> Any:
 
 
 def _ended(log: AuditQuestions, now: Now) -> Any:
-    """Read the ended claims that the search finds. For an id, read the jobs with this id instead."""
+    """Read the ended claims that the search finds. If the search has an id, read the jobs with this id."""
     asked = now.asked
     if asked.job_id:
         return log.with_id(asked.job_id)
@@ -237,7 +236,7 @@ def _errors(log: AuditQuestions, now: Now) -> Any:
 
 
 def _tail(log: AuditQuestions, now: Now) -> Any:
-    """Read the last events of all queues in ``Now.names``, or one page of events of the requested queue."""
+    """Read the latest events of the queues in ``Now.names``, or one page of events of the requested queue."""
     asked = now.asked
     if asked.queue is None:
         return {"events": log.tail(now.names(), ROWS_MAX), "older": False, "newer": False}
@@ -245,9 +244,7 @@ def _tail(log: AuditQuestions, now: Now) -> Any:
 
 
 def _ticks(log: AuditQuestions, now: Now) -> Any:
-    """Read the last instants of the requested schedule. If no schedule is requested, read the last instant of each
-    schedule.
-    """
+    """Read the last instants of the requested schedule, or the last instant of every schedule."""
     if now.asked.name:
         return log.schedule(now.asked.queue or "", now.asked.name, ROWS_MAX)
     return {name: log.last_ticks(name) for name in now.names()}
@@ -322,11 +319,12 @@ PAGES: Final = (
         "One schedule: its rule, its next instants, and its last instants.", redis=_schedules, log=_ticks,
     ),
 )  # fmt: skip
-"""The pages. The menu has the pages whose paths contain no name. A page of a queue, job or schedule also has an address
-with the names after a ``?``: see ALSO."""
+"""The pages. The menu shows those whose path contains no name. A page of a queue, job or schedule has a second address
+with the names in the query: see ALSO."""
 ALSO: Final[Mapping[str, str]] = {"queue": "/queue", "job": "/job", "schedule": "/schedule"}
-"""Other addresses of these pages, for a queue, job or schedule whose name a browser or server would change in a path,
-such as ``.``, ``..`` or ``a.json``. The queue named ``..`` has the address ``/queue?queue=..``."""
+"""Second addresses of the pages of a queue, job or schedule, with the name in the query. They are for names that a
+browser or server would change in a path, such as ``..`` or ``a.json``. The queue named ``..`` has the address
+``/queue?queue=..``."""
 ASKS: Final[Mapping[str, str]] = {
     "queue": "the name of a queue",
     "id": "the id of a job",
@@ -337,4 +335,4 @@ ASKS: Final[Mapping[str, str]] = {
     "after": "the place of an event: the events after it are shown",
     "behind": "the place of a claim that ended, as the page before says it: the next claims are shown",
 }
-"""The meanings of the parameters of addresses."""
+"""The meanings of the query parameters in addresses."""

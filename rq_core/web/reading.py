@@ -1,4 +1,4 @@
-"""Asks the sources for the facts of a page. The web page and the tools for programs use it."""
+"""Reads the data of a page from Redis, the audit log and the inbox, for the web page and for the tools of programs."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ LEFT_OUT: Final = (
     ("state", "found"),
     ("state", "found", "log", "logged", "inbox"),
 )
-"""Facts to leave out if a page cannot be made with all facts. The page is first tried without the facts in the first
-row, then without the facts in the second row, and so on."""
+"""Data to leave out if a page cannot be made with all of it: first the fields of Facts in the first row, then those in
+the second row, and so on."""
 
 
 class Answers(NamedTuple):
-    """The answers of all sources to one page."""
+    """The data that all sources returned for one page."""
 
     present: tuple[Any, Any]
     past: tuple[Any, Any]
     inbox: InboxOverview | Unread | None
 
     def facts(self, asked: PageQuery, access: Access, now_ms: int) -> Facts:
-        """Return the facts of the page for one viewer."""
+        """Return the data of the page for one viewer."""
         (state, found), (log, logged) = self.present, self.past
         return Facts(asked, access, now_ms, state, log, found, logged, self.inbox)
 
 
 async def ask_sources(sources: Sources, page: Page, asked: PageQuery, now_ms: int) -> Answers:
-    """Ask all sources at the same time, so that no source delays the others."""
+    """Read all sources of a page at the same time, so that no source delays the others."""
     present, past, inbox = await asyncio.gather(
         _present(sources, page, asked, now_ms), _past(sources, page, asked, now_ms), sources.inbox()
     )
@@ -52,7 +52,7 @@ async def ask_sources(sources: Sources, page: Page, asked: PageQuery, now_ms: in
 
 
 async def _present(sources: Sources, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
-    """Return the shared reading of all queues, and the further data that the page asks of Redis."""
+    """Return the shared state of all queues, and the further data that the page needs from Redis."""
     until = time.monotonic() + WITHIN_S
     state, plan = await sources.state(), page.redis
     if plan is None or isinstance(state, Unread):
@@ -68,7 +68,7 @@ async def _present(sources: Sources, page: Page, asked: PageQuery, now_ms: int) 
 
 
 async def _past(sources: Sources, page: Page, asked: PageQuery, now_ms: int) -> tuple[Any, Any]:
-    """Return the shared reading of the audit log, and the further data that the page asks of the log."""
+    """Return the shared overview of the audit log, and the further data that the page needs from the log."""
     until = time.monotonic() + WITHIN_S
     log, question = await sources.log(), page.log
     if log is None:
@@ -81,8 +81,8 @@ async def _past(sources: Sources, page: Page, asked: PageQuery, now_ms: int) -> 
 
 
 def made_with(facts: Facts, make: Callable[[Facts], T]) -> T:
-    """Return ``make(facts)``. If this fails, call ``make`` without some of the facts, as if a source had not
-    answered."""
+    """Return ``make(facts)``. If this raises an error, call ``make`` again without some of the data, as if a source had
+    not answered."""
     try:
         return make(facts)
     except Exception as error:  # noqa: BLE001 - rows and keys may be forged

@@ -1,6 +1,6 @@
-"""The table of routes: each address of the page, with its method and the role that it needs.
+"""The table of the web page's routes: each address, with its method and the role that it needs.
 
-The tools for programs are made from the same table.
+The tools for programs (``rq-core mcp``) are made from the same table.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from rq_core.web.tokens import OPERATOR, VIEWER
 
 
 class Rule(NamedTuple):
-    """A row of the table: an address, a method, and the role that a sender needs."""
+    """A route: an address, a method, and the role that the sender of a request needs."""
 
     path: str
     method: str
     role: str | None
-    """The lowest role that may send the request; None: no role is needed."""
+    """The lowest role that may send the request; None if no role is needed."""
     serves: Page | Action | str
-    """The page, the action, or the name of the method of the site that answers the request."""
+    """The page or the action that answers the request, or the name of a method of the site."""
 
 
 def _of_pages() -> list[Rule]:
@@ -43,10 +43,10 @@ RULES: Final = (
     Rule("/login", "POST", None, "login"),
     Rule("/logout", "POST", VIEWER, "logout"),
 )
-"""All routes but the static files, which need no role."""
+"""All routes except the static files, which need no role."""
 TOOLS: Final[Mapping[str, Page]] = {
     rule.serves.name: rule.serves
     for rule in RULES
     if rule.method == "GET" and rule.role == VIEWER and isinstance(rule.serves, Page)
 }
-"""The pages that programs can read as tools of ``rq-core mcp``, by name: those that a viewer may see."""
+"""Name → page, for the pages that programs can read as tools of ``rq-core mcp``: those that a viewer may see."""

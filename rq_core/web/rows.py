@@ -1,4 +1,4 @@
-"""Makes the rows of the pages' documents: causes, queues, workers, jobs and events.
+"""Makes the table rows in the documents of the web pages: problems, queues, workers, jobs and events.
 
 The contents of a job, such as its arguments and result, are left out unless the viewer may see them.
 """
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from rq_core.views.jobs import ListedJob
 
 SOON_MS: Final = 100
-"""A time in ms. If a job is claimed in less than this time, the job did not have to wait for a worker."""
+"""A job that is claimed after fewer milliseconds than this did not have to wait for a worker."""
 CARRIED: Final = frozenset(
     {"args", "arguments", "error", "headers", "key", "pack", "result", "spec", "unique_name"}
     | {"value"}
 )
-"""Names under which documents, rows and events have the contents of jobs. Only viewers who may see arguments see the
-values of these names."""
+"""Names of fields in documents, rows and events that have contents of jobs, such as arguments. Only viewers who may see
+arguments see their values."""
 _TOLD: Final = (
     frozenset(
         {"why", "under", "scopes"}
@@ -57,13 +57,13 @@ _TOLD: Final = (
     )
     - CARRIED
 )
-"""Names in events whose values every viewer may see. The values of all other names may have contents of a job."""
+"""Names of event fields whose values every viewer may see. Other fields may have contents of a job."""
 _OF_STEPS: Final = (Event.STEP_BEGUN, Event.STEP_SAVED)
-"""The events whose field ``name`` is the name of a step, with its key."""
+"""The events whose field ``name`` has the name of a step, with the step's key."""
 ERROR_MAX: Final = 300
 """Maximum number of characters of an error's type in a search."""
 _A_MOMENT_MS: Final = 1_000_000_000_000
-"""Milliseconds. A number above this value is a time (Unix ms); a number below it is a duration."""
+"""A number of milliseconds above this value is a time (Unix ms), and below it a duration."""
 
 Document = dict[str, Any]
 
@@ -81,12 +81,12 @@ _PAGE_OF: Final[Mapping[str, tuple[str, str]]] = {
     "RqCoreBacklogHalf": (LOG_PATH, ""),
     "RqCoreAuditDown": (LOG_PATH, ""),
 }
-"""For each alert: the page that shows more about the alert's cause, and the states of the jobs that this page lists.
-For other alerts, the page of the queue shows more."""
+"""Alert → the page that shows more about its cause, and the states of jobs that this page lists. For other alerts, the
+queue's page shows more."""
 
 
 def cause_row(each: Cause) -> Document:
-    """Return the row of a cause, with the remedy."""
+    """Return the table row of a current problem, with its remedy."""
     alert = ALERT_BY_NAME[each.alert]
     return {
         "alert": each.alert,
@@ -101,12 +101,12 @@ def cause_row(each: Cause) -> Document:
 
 
 def urgency(row: Document) -> str:
-    """Return the CSS class of a cause: ``now`` if it is urgent, else ``later``."""
+    """Return the CSS class of a problem's row: ``now`` if it is urgent, else ``later``."""
     return "now" if row["pages"] else "later"
 
 
 def _path_of(cause: Cause) -> str:
-    """Return the address of the page that shows more about a cause; empty if no page does."""
+    """Return the address of the page that shows more about a current problem; empty if no page does."""
     if cause.alert in _PAGE_OF:
         page, states = _PAGE_OF[cause.alert]
         return query(
@@ -126,7 +126,7 @@ def _command(line: str, queue: str | None) -> str:
 
 
 def queue_row(found: QueueOverview, now_ms: int) -> Document:
-    """Return the row of a queue."""
+    """Return the table row of a queue."""
     document = queue_document(found)
     document.pop("workers")
     return document | {
@@ -143,7 +143,7 @@ def queue_row(found: QueueOverview, now_ms: int) -> Document:
 
 
 def state_counts(found: QueueOverview) -> dict[str, int]:
-    """Return state → number of jobs in a queue, for ready, running, scheduled, parked and dead."""
+    """Return state → number of jobs in a queue, for the states ready, running, scheduled, parked and dead."""
     return {
         "ready": found.ready_jobs,
         "running": found.running,
@@ -154,7 +154,7 @@ def state_counts(found: QueueOverview) -> dict[str, int]:
 
 
 def worker_row(found: PresentWorker) -> Document:
-    """Return the row of a worker."""
+    """Return the table row of a worker."""
     return worker_document(found) | {
         "paths": [
             [each, query("/jobs", queue=each, state="running,cancelling", worker=found.worker)]
@@ -164,7 +164,7 @@ def worker_row(found: PresentWorker) -> Document:
 
 
 def listed_row(row: ListedJob, access: Access, now_ms: int) -> Document:
-    """Return the row of a job in a list."""
+    """Return the table row of a job in a list."""
     document = without_carried(listed_document(row), access)
     if not access.see_arguments:
         # A line has names of unique jobs, which are made of arguments.
@@ -176,7 +176,8 @@ def listed_row(row: ListedJob, access: Access, now_ms: int) -> Document:
 
 
 def comes_from(job: JobState) -> list[Document]:
-    """Return the jobs that a job comes from, each with its page: the parent of a child, and the origin of a fork."""
+    """Return the jobs from which a job comes, each with its address: the parent of a child, and the origin of a fork (a
+    copy that runs from a step on)."""
     found: list[Document] = []
     try:
         text = read_spec(job.spec or "").headers_json
@@ -193,7 +194,7 @@ def comes_from(job: JobState) -> list[Document]:
 
 
 def dead_row(found: JobState, access: Access) -> Document:
-    """Return the row of a dead job."""
+    """Return the table row of a dead job."""
     document = without_carried(job_document(found), access)
     if not access.see_arguments:
         document.pop("line", None)
@@ -206,7 +207,7 @@ def dead_row(found: JobState, access: Access) -> Document:
 
 
 def without_carried(document: Mapping[str, Any], access: Access) -> Document:
-    """Return a document without the contents of its job, unless the viewer may see them."""
+    """Return a document (dict) without the contents of its job, such as arguments, unless the viewer may see them."""
     if access.see_arguments:
         return dict(document)
     left = {name: value for name, value in document.items() if name not in CARRIED}
@@ -232,7 +233,7 @@ def error_says(error: JobError, access: Access) -> str:
 def shown_rows(
     rows: Iterable[tuple[str, str]], access: Access, without: frozenset[str] = frozenset()
 ) -> list[list[str]]:
-    """Return [name, text] rows without the names in ``without``. Contents that the viewer may not see become
+    """Return [name, text] rows. Names in ``without`` are left out. Contents of a job that the viewer may not see become
     ``hidden``."""
     shown = []
     for name, text in rows:
@@ -244,7 +245,7 @@ def shown_rows(
 
 
 def event_row(found: Mapping[str, Any], access: Access) -> Document:
-    """Return the row of an event."""
+    """Return the table row of an event."""
     detail: Document = {}
     hidden: list[str] = []
     for name, value in found["detail"].items():
@@ -274,7 +275,7 @@ def event_row(found: Mapping[str, Any], access: Access) -> Document:
 
 
 _PLUMBING: Final = frozenset({"seq", "fence", "digest", "job_digest", "max_attempts", "max_losses"})
-"""Fields of an event that are in its document, but not in its line on a page."""
+"""Fields of an event that its document has, but that its line on a page leaves out."""
 
 
 def _tells(name: str, value: Any) -> bool:
@@ -288,7 +289,7 @@ def _said(name: str, value: Any) -> list[str]:
 
 
 def _value(value: Any) -> str:
-    """Return a value of an event as one line.
+    """Return the value of an event's field as one line.
 
     An error becomes its type, message and place in the code. Scopes are shown with their limits.
     """
@@ -313,12 +314,12 @@ def _scope(said: Sequence[Any]) -> str:
 
 
 def without_key(step: str) -> str:
-    """Return a step's name without its key, because the key is made of arguments."""
+    """Return a step's name without its key, because the key may contain arguments of the job."""
     return step.partition("=")[0]
 
 
 def step_shown(step: Mapping[str, Any], access: Access) -> Document:
-    """Return a durable job's step for the page, without its key unless the viewer may see arguments."""
+    """Return a step of a durable job for the page. Its key is left out unless the viewer may see arguments."""
     name = str(step["name"])
     if not access.see_arguments:
         name = without_key(name)
@@ -335,13 +336,13 @@ def progress_shown(progress: Progress | None, access: Access) -> Document | None
 
 
 def signal_shown(signal: Mapping[str, Any], access: Access) -> Document:
-    """Return for the page a signal that no wait has taken. Its key is hidden unless the viewer may see arguments."""
+    """Return a signal that no wait has taken, for the page. Its key is hidden unless the viewer may see arguments."""
     key = word(signal["key"] or "") if access.see_arguments else "hidden"
     return {**signal, "name": word(signal["name"]), "key": key if signal["key"] else ""}
 
 
 def steps_of(events: Sequence[Mapping[str, Any]]) -> list[Document]:
-    """Return the type, time and worker of each event of a job, with the milliseconds since the previous event."""
+    """Return for each event of a job its type, time, worker, and the milliseconds since the previous event."""
     steps: list[Document] = []
     for each in events:
         after = each["at_ms"] - steps[-1]["at_ms"] if steps else None
@@ -352,18 +353,17 @@ def steps_of(events: Sequence[Mapping[str, Any]]) -> list[Document]:
 
 
 def span_of(period: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the beginning and the end of a wait or a pause (Unix ms). If two of them begin at the same time, the
-    shorter one came first.
-    """
+    """Return the beginning and the end (Unix ms) of a wait or a pause, as a sort key. Of two that begin at the same
+    time, the shorter one comes first."""
     until_ms = period["until_ms"]
     return period["since_ms"], math.inf if until_ms is None else until_ms
 
 
 def wait_row(found: Mapping[str, Any], now_ms: int | None) -> Document:
-    """Return the row of a job's wait, with the reason for the wait.
+    """Return the table row of a job's wait for a claim, with the reason for it.
 
-    ``now_ms``: the present time if Redis has the job, else None. A wait that still goes on counts up to ``now_ms``;
-    without ``now_ms``, up to the job's last event in the log.
+    ``now_ms``: the present time (Unix ms) if Redis has the job, else None. A wait that still goes on is counted up to
+    ``now_ms``; without ``now_ms``, up to the job's last event in the log.
     """
     still = found["claim"] is None and not found["ended"]
     until_ms = now_ms if still and now_ms is not None else found["until_ms"]
@@ -381,14 +381,15 @@ def wait_row(found: Mapping[str, Any], now_ms: int | None) -> Document:
 
 
 def error_rows(rows: Iterable[Mapping[str, Any]], since_ms: int) -> list[Document]:
-    """Return the rows of errors. Each links to the claims that ended with the error since ``since_ms``."""
+    """Return the table rows of errors. Each links to the claims that ended with this error since ``since_ms`` (Unix
+    ms)."""
     return [dict(row) | {"path": _ended_path(row, row["outcome"], since_ms)} for row in rows]
 
 
 def death_rows(rows: Iterable[Mapping[str, Any]], now_ms: int) -> list[Document]:
-    """Return the rows of deaths by queue, task and error, the most frequent first.
+    """Return the table rows of deaths of jobs, one for each queue, task and error, the most frequent first.
 
-    Each row has the deaths per hour, and links to the claims.
+    Each row has the deaths per hour, and a link to the claims that ended in them.
     """
     grouped: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -411,8 +412,8 @@ def death_rows(rows: Iterable[Mapping[str, Any]], now_ms: int) -> list[Document]
 
 
 def _many_path(verb: str, row: Mapping[str, Any], since_ms: int) -> str:
-    """Return the address at which to requeue or copy the jobs that died of an error; empty if no filter can express
-    them."""
+    """Return the address of the page that requeues or copies (``verb``) the jobs that died of an error since
+    ``since_ms`` (Unix ms); empty if a filter cannot express them."""
     task, error = row["task"], row["error_type"]
     if not (task and is_name(task) and error and len(error) <= ERROR_MAX):
         return ""
@@ -422,9 +423,10 @@ def _many_path(verb: str, row: Mapping[str, Any], since_ms: int) -> str:
 
 
 def _ended_path(row: Mapping[str, Any], outcome: str, since_ms: int) -> str:
-    """Return the address of the claims that ended with an outcome and an error.
+    """Return the address of a search for the claims that ended with this outcome and error since ``since_ms`` (Unix
+    ms).
 
-    Values that a search cannot express are left out.
+    A task or an error that a search cannot express is left out.
     """
     task, error = row["task"], row["error_type"]
     return query(

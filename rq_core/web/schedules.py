@@ -1,5 +1,5 @@
-"""Makes the document of /schedules, and the document of one schedule: its rule, its next instants and its last
-instants."""
+"""Makes the documents (dicts) of the page /schedules, and of one schedule's page: its rule, its next instants and its
+last instants."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ LATE_ALERT: Final = "RqCoreScheduleLate"
 NEXT: Final = 5
 """Number of future instants that a page shows."""
 LATE_MS: Final = 60_000
-"""An instant counts as late if it was served more than this number of milliseconds after its due time. The alert has
-the same limit."""
+"""Milliseconds after its due time from which an instant counts as late. The alert has the same limit."""
 
 
 def schedules_page(facts: Facts) -> Document:
-    """Return the document of all schedules, ordered by due time."""
+    """Return the document of the page with all schedules, ordered by due time."""
     document: Document = {"queue": facts.asked.queue, "queues": [], "schedules": [], "notes": []}
     if isinstance(facts.found, Unread | None):
         return document
@@ -45,7 +44,7 @@ def schedules_page(facts: Facts) -> Document:
 
 
 def schedule_page(facts: Facts) -> Document:
-    """Return the document of one schedule."""
+    """Return the document of one schedule's page."""
     queue, name = facts.asked.queue or "", facts.asked.name
     document: Document = {
         "queue": queue, "name": name, "schedule": None, "definition": [], "next": [], "ticks": [], "changes": [],
@@ -78,7 +77,8 @@ def schedule_page(facts: Facts) -> Document:
 
 
 def tick_row(queue: str, found: Mapping[str, Any]) -> Document:
-    """Return the row of an instant. It links to the instant's job, and to the queue at the due time."""
+    """Return the table row of a past instant. It links to the instant's job, and to the state of the queue at the due
+    time."""
     late = (found["late_ms"] or 0) > LATE_MS and found["outcome"] not in ("run", "not_run")
     return {
         **found,
@@ -101,7 +101,7 @@ def _row(found: ScheduleRow, now_ms: int) -> Document:
 
 
 def _definition(found: ScheduleRow) -> list[list[str]]:
-    """Return [name, text] rows about a schedule."""
+    """Return [name, text] rows that describe a schedule."""
     stored = found.schedule
     rows = [["state", stored.state], ["when", when(found)]]
     said = schedule_document(found)["rule"]
@@ -134,7 +134,7 @@ def _next(found: ScheduleRow) -> list[Document]:
 
 
 def _last_by_name(logged: Any) -> dict[tuple[str, str], Document]:
-    """Return (queue, schedule) → row of its last instant in the log."""
+    """Return (queue, schedule) → table row of its last instant in the audit log."""
     found: dict[tuple[str, str], Document] = {}
     if not isinstance(logged, dict):
         return found

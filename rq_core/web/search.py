@@ -1,7 +1,7 @@
 """Parses the address of a page, and the text in the search box of /jobs.
 
-A search is the text of a filter, as the command line takes it, with two more words: ``outcome`` and ``id``. An address
-may have the text or parameters: ``/jobs?q=queue:mail state:dead`` and ``/jobs?queue=mail&state=dead`` are equal.
+A search has the text of a filter, as on the command line, with two further words: ``outcome`` and ``id``. An address
+may have the text or parameters: ``/jobs?q=queue:mail state:dead`` and ``/jobs?queue=mail&state=dead`` mean the same.
 """
 
 from __future__ import annotations
@@ -24,59 +24,59 @@ from rq_core.model.table.machine import Event
 from rq_core.web.words import query
 
 OUTCOME: Final = "outcome"
-"""The word for the outcomes of ended claims, which only the audit log has. A search with this word lists claims, which
-are read from the log."""
+"""The word for the outcome of ended claims. A search with this word lists claims, which only the audit log has."""
 ID: Final = "id"
-"""The word for a job's id. A value without a word is an id, too."""
+"""The word for a job's id. A value without a word also counts as an id."""
 WORDS: Final = (*FILTER_WORDS, OUTCOME, ID)
-"""The words that a search may have: the words of a Filter, and two words that no Filter has."""
+"""The words that a search may have: those of a filter, ``outcome`` and ``id``."""
 OF_LOG: Final = ("queue", "task", "error", "worker", "scope", "since", "until", OUTCOME, ID)
-"""The words that the audit log can answer."""
+"""The words of a search that the audit log can answer."""
 SUCCEEDED: Final = str(Event.SUCCEEDED)
 OUTCOMES: Final = (*sorted(map(str, CLAIM_ENDS)), "lost")
 FAILED: Final = ("died", "retried", "lease_expired")
-"""The outcomes that ``outcome:failed`` means."""
+"""The outcomes that the search ``outcome:failed`` includes."""
 _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {"any": OUTCOMES, "failed": FAILED}
 BULK_FIELDS: Final = (
     "verb", "where", "counted", "at", "number", "reason", "seal", "priority", "delay", "expires", "no_deadline",
     "name", "args",
 )  # fmt: skip
-"""The fields that the address of the page /bulk may have."""
+"""The query parameters that the address of the page /bulk may have."""
 TEXT_MAX: Final = 1_000
 """Maximum number of characters of a search."""
 NOT_SEARCHED: Final = "header: and arg: are for those who may see the arguments of jobs"
-"""The answer to a viewer who searches by headers or arguments and may not see them."""
+"""The answer to a viewer who searches by headers or arguments but may not see them."""
 
 ANY: Final = "-"
-"""The word in place of a queue's name in a filter for all queues."""
+"""The value that replaces a queue's name in a filter for all queues."""
 _NO_FILTER: Final = Filter(queue=ANY)
 
 Place = tuple[int, int, int]
-"""An event's place in its queue's log: the epoch, the number of the entry, and the place in the entry."""
+"""The position of an event in its queue's log: epoch, number of the entry, and position in the entry."""
 Words = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
 class PageQuery:
-    """The query in the address of a page."""
+    """The parsed path and query of a page's address."""
 
     queue: str | None = None
     job_id: str = ""
     name: str = ""
-    """Name of a schedule."""
+    """The name of a schedule."""
     words: Words = ()
-    """The words of a search, each with its value as it was entered, in the order of WORDS."""
+    """(word, value) pairs of a search, with the values as they were entered, in the order of WORDS."""
     filter: Filter = _NO_FILTER
-    """The words that are terms of a filter. If the search names no queue, the filter's queue is ANY."""
+    """The filter in the search: its words except ``outcome`` and ``id``. If the search names no queue, the filter's
+    queue is ANY."""
     outcomes: tuple[str, ...] = ()
     at_ms: int | None = None
     before: Place | None = None
     after: Place | None = None
-    """A page of events begins after the place ``after``, or ends before the place ``before``."""
+    """A page of events begins after the event ``after``, or ends before the event ``before``."""
     behind: tuple[int, str, str, str] | None = None
-    """The claim after which a page of ended claims begins."""
+    """The claim after which a page of ended claims begins: (end in Unix ms, job id, fence, queue)."""
     form: tuple[tuple[str, str], ...] = ()
-    """The fields of the form on the page /bulk that the address has."""
+    """(field, value) pairs of the form on the page /bulk."""
 
     @property
     def of_ended(self) -> bool:
@@ -87,16 +87,16 @@ class PageQuery:
     def fixed(self) -> bool:
         """Return whether the page must not update itself.
 
-        This is so for pages of older events or claims, and for the count of a change of many jobs.
+        This holds for pages of older events or claims, and for the count of a change of many jobs.
         """
         places = self.before, self.after, self.behind
         return bool(self.form) or any(place is not None for place in places)
 
     @property
     def needs_spec(self) -> bool:
-        """Return whether the search, or the filter of the page /bulk, names headers or arguments.
+        """Return whether the search, or the filter of the page /bulk, has terms for headers or arguments.
 
-        False for a filter that cannot be parsed: the page /bulk itself reports the error.
+        Return False for a filter that cannot be parsed; the page /bulk reports the error itself.
         """
         where = dict(self.form).get("where", "")
         try:
@@ -106,17 +106,17 @@ class PageQuery:
 
     @property
     def text(self) -> str:
-        """The search as text in the search box."""
+        """The search as the text of the search box."""
         return text_of(self.words)
 
     def path(self, **changed: str | None) -> str:
-        """Return the address of this search with changed words. A word with the new value None is left out."""
+        """Return the address of this search with some words changed. The value None removes a word."""
         kept = [(word, value) for word, value in self.words if word not in changed]
         return search_path([*kept, *((word, new) for word, new in changed.items() if new)])
 
 
 def search_path(words: Iterable[tuple[str, str]], **more: str) -> str:
-    """Return the address of a search with these (word, value) pairs."""
+    """Return the address of a search with these (word, value) pairs. ``more``: further query parameters."""
     values: dict[str, list[str]] = {}
     for word, value in sorted(words, key=lambda each: WORDS.index(each[0])):
         values.setdefault(word, []).append(value)
@@ -126,7 +126,7 @@ def search_path(words: Iterable[tuple[str, str]], **more: str) -> str:
 def search_terms(text: str) -> list[tuple[str, str]]:
     """Parse the text of the search box to (word, value) pairs. A value without a word is a job's id.
 
-    The text is that of a filter (:mod:`rq_core.model.filters.filter_text`). Raises InvalidOption.
+    :mod:`rq_core.model.filters.filter_text` describes the text. Raises InvalidOption.
     """
     if len(text) > TEXT_MAX:
         raise InvalidOption.of("q", f"{text[:50]}…", f"must have at most {TEXT_MAX} characters")
@@ -145,7 +145,8 @@ def search_terms(text: str) -> list[tuple[str, str]]:
 
 
 def asked_of(path: Mapping[str, str], asks: Iterable[tuple[str, str]], now_ms: int) -> PageQuery:
-    """Parse the address of a page: the names in its path, and the parameters after the ``?``.
+    """Parse the address of a page. ``path``: the names in its path. ``asks``: its query parameters. ``now_ms``: the
+    present time.
 
     Raises InvalidName or InvalidOption.
     """
@@ -186,10 +187,10 @@ def asked_of(path: Mapping[str, str], asks: Iterable[tuple[str, str]], now_ms: i
 
 
 def _outcomes(text: str, words: Words, queue: str) -> tuple[str, ...]:
-    """Return the outcomes that a search names.
+    """Return the outcomes that the text of the word ``outcome`` names.
 
-    Raises InvalidOption if an outcome is unknown, if the search asks for successes and names no queue, or if it also
-    has a word that the log cannot answer.
+    Raises InvalidOption if an outcome is unknown, if the search asks for successes without naming a queue, or if it
+    also has a word that the log cannot answer.
     """
     said = _one_of(OUTCOME, text, (*OUTCOMES, *_GROUPS))
     outcomes = tuple(dict.fromkeys(o for each in said for o in _GROUPS.get(each, (each,))))
@@ -230,7 +231,8 @@ def _place(option: str, given: Mapping[str, str]) -> Place | None:
 
 
 def behind_of(text: str) -> tuple[int, str, str, str] | None:
-    """Return (end in Unix ms, job id, fence, queue) of a claim from a text of ``behind_text``; None for an empty text.
+    """Parse a text of ``behind_text`` to (end in Unix ms, job id, fence, queue) of a claim. Return None for an empty
+    text.
 
     Raises InvalidOption.
     """
@@ -243,13 +245,13 @@ def behind_of(text: str) -> tuple[int, str, str, str] | None:
 
 
 def behind_text(place: tuple[int, str, str, str]) -> str:
-    """Return, as text for an address, the claim after which a page of ended claims begins."""
+    """Return the text, for an address, of the claim after which a page of ended claims begins."""
     ended_at_ms, job_id, fence, queue = place
     return f"{ended_at_ms}/{fence}/{queue}/{job_id}"
 
 
 def parse_moment(text: str, now: datetime) -> int:
-    """Parse a moment, as moment_of does, to Unix ms. Raises InvalidOption."""
+    """Parse a text such as ``10m ago`` to Unix ms. ``now``: the present time. Raises InvalidOption."""
     try:
         return max(0, moment_of(text, now))
     except (ValueError, OverflowError):

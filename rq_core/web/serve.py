@@ -33,11 +33,11 @@ class WebOptions:
     behind_https: bool = False
     inbox_url: str | None = None
     app: App | None = None
-    """The app that enqueues copies of jobs, with its tasks and options; None: the process has no code of tasks."""
+    """The app, whose tasks are needed to enqueue copies of jobs; None if the process has no code of tasks."""
 
 
 def gate_of(options: WebOptions) -> Gate:
-    """Return the gate that decides who may see the page.
+    """Return the gate that decides who may see the web page.
 
     Raises InvalidOption if other machines can reach the address and there are no tokens.
     """
@@ -54,7 +54,7 @@ def gate_of(options: WebOptions) -> Gate:
 
 
 def serve_page(options: WebOptions, say: Callable[[str], None]) -> None:
-    """Serve the page until SIGTERM or Ctrl-C. ``say`` prints the page's address."""
+    """Serve the web page until SIGTERM or Ctrl-C. ``say`` prints the page's address."""
     host, port = parse_address(options.listen, option="listen")
     gate = gate_of(options)
     if options.root_path and (

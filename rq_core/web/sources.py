@@ -1,10 +1,10 @@
-"""Asks Redis, the audit log and an inbox the questions of the pages, and sends operators' changes to Redis.
+"""Reads Redis, the audit log and an inbox for the web pages, and sends operators' changes to Redis.
 
-Each question ends within WITHIN_S seconds, even if a server does not answer. :class:`Sources` only asks;
+Each read ends within WITHIN_S seconds, even if a server does not answer. :class:`Sources` only reads;
 :class:`ActingSources` also makes changes.
 
-In each second all pages share three readings: of all queues, of the log, and of the inbox
-(:mod:`rq_core.metrics.shared`). Further questions run on a few threads: some for Redis, others for the log.
+All pages share three readings, which are made at most once a second: of all queues, of the log, and of the inbox
+(:mod:`rq_core.metrics.shared`). Further reads run in a few threads: some for Redis, others for the log.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads.queue_load import Overview
 
 WITHIN_S: Final = 1.4
-"""Maximum seconds that a page waits for its sources. After that, the page is shown with the answers that have come."""
+"""Maximum seconds for which a page waits for Redis, the audit log and the inbox. After that, the page shows what has
+been read."""
 UNSENT_S: Final = 0.5
-"""Seconds for which a change waits for a server that cannot be reached."""
+"""Seconds for which a change waits for a Redis server that cannot be reached."""
 UNKNOWN_S: Final = 10.0
-"""Seconds for which a change that was sent waits for its answer."""
+"""Seconds for which a change that was sent to Redis waits for its answer."""
 CHANGES: Final = 4
-"""Maximum number of changes at one time."""
+"""Maximum number of changes that run at the same time."""
 THREADS: Final = 8
-"""Maximum number of questions to Redis at one time. The same maximum holds for questions to the log."""
+"""Maximum number of reads of Redis at the same time, and also of reads of the log."""
 NO_LOG: Final = Unread(
     "the past is in the audit log, and this page was given none: start it with --audit URL"
     " (and `rq-core audit run --audit URL`, which fills it)"
@@ -60,13 +61,15 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Asked = Callable[[App, CopyReader | None], T]
-"""A function that gets an app and the audit log. It finds the jobs that can be copied, or copies them."""
+"""A function that finds the jobs that can be copied, or copies them. Its arguments are an app and the audit log's
+reader."""
 
 
 def strange(error: Exception, what: str) -> Unread:
-    """Log an unexpected error. Return an Unread with a general sentence for the page.
+    """Log an unexpected error, and return an Unread with a general sentence for the page. ``what``: the beginning of
+    that sentence.
 
-    The page does not show the error's own text, because that may have contents of a job.
+    The page does not show the error's own text, because this may have contents of a job.
     """
     log.error("%s", what, exc_info=error)
     return Unread(
@@ -76,7 +79,7 @@ def strange(error: Exception, what: str) -> Unread:
 
 
 def _copier_of(app: App, redis_url: str, prefix: str) -> App:
-    """Return a copy of ``app`` with connections of its own."""
+    """Return a copy of ``app`` with its own connections."""
     made = copy.copy(app)
     patience = Patience(unsent=UNSENT_S, unknown=UNKNOWN_S)
     made.connections = Connections(redis_url, prefix=prefix, patience=patience)
@@ -84,16 +87,15 @@ def _copier_of(app: App, redis_url: str, prefix: str) -> App:
 
 
 class RecentAnswers:
-    """Keeps the answers for each address for SHARED_S seconds. So fifty viewers cost the sources no more than one
-    viewer.
-    """
+    """Keeps the data of each address for SHARED_S seconds, so that fifty viewers cause no more reads than one."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._asked: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
 
     async def get(self, address: Hashable, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of ``ask``. For SHARED_S seconds, the same address gets the same result."""
+        """Return the result of ``ask``. For SHARED_S seconds, further calls with the same address get the same
+        result."""
         now = self._clock()
         # A task belongs to its loop.
         key = asyncio.get_running_loop(), address
@@ -107,12 +109,12 @@ class RecentAnswers:
         return found
 
     def forget(self) -> None:
-        """Drop all results, because something has changed."""
+        """Drop all results, because a change was made."""
         self._asked = {}
 
 
 class Sources:
-    """The sources of the pages: Redis with a prefix, and its audit log and inbox if there are any. They are only
+    """The sources of the web pages: one Redis server, and its audit log and inbox if there are any. They are only
     read."""
 
     def __init__(
@@ -123,9 +125,10 @@ class Sources:
         audit_url: str | None = None,
         inbox_url: str | None = None,
     ) -> None:
-        """Open the sources. Raises AuditNotConfigured if no installed package reads audit logs or inboxes.
+        """Open the sources. ``prefix``: the prefix of the Redis keys.
 
-        Raises RqCoreError for an invalid URL.
+        Raises AuditNotConfigured if no installed package reads audit logs or inboxes. Raises RqCoreError for an invalid
+        URL.
         """
         with contextlib.ExitStack() as own:
             self._client: Client = own.enter_context(viewer(redis_url, prefix))
@@ -147,21 +150,24 @@ class Sources:
         self.has_log = audit_url is not None
 
     def close(self) -> None:
-        """Wait for the running questions, then close all connections."""
+        """Wait for the reads that are under way, then close all connections."""
         self._own.close()
 
     async def state(self) -> Overview | Unread:
-        """Return the shared reading of all queues. It is at most a second old."""
+        """Return the state of all queues, which all pages share; Unread if it cannot be read. It is at most a second
+        old."""
         return await self._within(self._looks, self._overview.get, "Redis")
 
     async def log(self) -> LogOverview | Unread | None:
-        """Return the shared reading of the log; None if the page has no log."""
+        """Return the overview of the audit log, which all pages share; Unread if it cannot be read, None if there is no
+        log."""
         if self._log is None:
             return None
         return await self._within(self._looks, self._log.get, "the audit log")
 
     async def inbox(self) -> InboxOverview | Unread | None:
-        """Return the shared reading of the inbox; None if the page has no inbox."""
+        """Return the overview of the inbox, which all pages share; Unread if it cannot be read, None if there is no
+        inbox."""
         if self._inbox is None:
             return None
         return await self._within(self._looks, self._inbox.get, "the inbox' database")
@@ -169,7 +175,10 @@ class Sources:
     async def ask_redis(
         self, plan: Callable[[Operations], Plan[T]], *, left_s: float = WITHIN_S
     ) -> T | Unread:
-        """Carry out a plan that reads from Redis. ``left_s``: the seconds that the page can still wait."""
+        """Carry out a plan that reads from Redis. Return an Unread if Redis does not answer in time.
+
+        ``left_s``: the seconds that the page can still wait.
+        """
         return await self._within(
             self._of_redis, lambda: self._client.run(plan(self._client.calls)), "Redis", left_s
         )
@@ -177,7 +186,10 @@ class Sources:
     async def ask_log(
         self, question: Callable[[AuditQuestions], T], *, left_s: float = WITHIN_S
     ) -> T | Unread:
-        """Ask the audit log a question. ``left_s``: the seconds that the page can still wait."""
+        """Read from the audit log with the function ``question``. Return an Unread if the log does not answer in time.
+
+        ``left_s``: the seconds that the page can still wait.
+        """
         questions = self._questions
         if questions is None:
             return NO_LOG
@@ -204,7 +216,7 @@ class Sources:
 
 
 class ActingSources(Sources):
-    """The sources of the pages, with connections for operators' changes and for copies of jobs."""
+    """The sources of the web pages, with further connections for operators' changes and for copies of jobs."""
 
     def __init__(
         self,
@@ -215,7 +227,8 @@ class ActingSources(Sources):
         inbox_url: str | None = None,
         app: App | None = None,
     ) -> None:
-        """``app`` has the tasks and options for copies of jobs; None: this process has no code of tasks.
+        """Open the sources. ``app`` has the tasks and options for copies of jobs; None if this process has no code of
+        tasks.
 
         Raises the errors of Sources.
         """
@@ -240,13 +253,13 @@ class ActingSources(Sources):
             self._acting = own.pop_all()
 
     def close(self) -> None:
-        """Finish the running changes and questions, then close all connections."""
+        """Wait for the changes and reads that are under way, then close all connections."""
         self._acting.close()
 
     async def change(self, plan: Callable[[Operations], Plan[T]]) -> T:
-        """Carry out a plan that changes something. Raises the plan's error.
+        """Carry out a plan that changes something in Redis. Raises the plan's error.
 
-        Afterwards, no page shows a reading of Redis from before the change.
+        Afterwards, no page shows data that was read before the change.
         """
         calls = self._changes.calls
         try:
@@ -257,7 +270,10 @@ class ActingSources(Sources):
             self._overview.forget()
 
     async def ask_copies(self, question: Asked[T], *, left_s: float = WITHIN_S) -> T | Unread:
-        """Ask which jobs can be copied. ``left_s``: the seconds that the page can still wait."""
+        """Find the jobs that can be copied, with the function ``question``. Return an Unread if this takes too long.
+
+        ``left_s``: the seconds that the page can still wait.
+        """
         return await self._within(
             self._of_log,
             lambda: question(self._copier, self._deaths),
@@ -266,9 +282,9 @@ class ActingSources(Sources):
         )
 
     async def copy(self, make: Asked[T]) -> T:
-        """Call ``make``, which copies jobs. Raises the error of ``make``.
+        """Copy jobs with the function ``make``. Raises its error.
 
-        Afterwards, no page shows a reading of Redis from before the change.
+        Afterwards, no page shows data that was read before the change.
         """
         try:
             return await asyncio.get_running_loop().run_in_executor(

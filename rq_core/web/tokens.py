@@ -1,4 +1,4 @@
-"""The file of tokens, whose holders may use the web page.
+"""Reads and writes the file of tokens. The holder of a token may use the web page.
 
     ann operator 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
     bob viewer+arguments 60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752
@@ -29,22 +29,22 @@ ROLES: Final = (VIEWER, OPERATOR, ADMIN)
 """The roles. A viewer only looks. An operator also changes jobs, and pauses queues and schedules. An admin also changes
 limits and removes schedules. Each role has all rights of the roles before it."""
 ARGUMENTS: Final = "+arguments"
-"""The suffix of a role in the line of a holder who may also see the contents of jobs."""
+"""The suffix of a role in a line of the file, for holders who may also see the contents of jobs."""
 _LINE: Final = re.compile(rf"(\S+) ({'|'.join(ROLES)})(\+arguments)? ([0-9a-f]{{64}})")
 
 
 class Access(NamedTuple):
-    """The rights of a person or a program that uses the page."""
+    """The rights of a person or a program on the web page."""
 
     name: str
-    """The name that the audit log has for this person's changes."""
+    """The name that the audit log has for the changes of this person or program."""
     see_arguments: bool = False
-    """True if the person may also see the contents of jobs: arguments, results, headers, and messages of errors."""
+    """True if the contents of jobs are visible: arguments, results, headers, and messages of errors."""
     role: str = VIEWER
     """One of ROLES."""
 
     def may(self, role: str) -> bool:
-        """Return whether the person has all rights of ``role``. If the person's own role is unknown, return False."""
+        """Return whether this access includes all rights of ``role``. It includes none if its own role is unknown."""
         return self.role in ROLES and ROLES.index(self.role) >= ROLES.index(role)
 
 
@@ -57,13 +57,13 @@ class Known(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The text of the line in the file."""
+        """The line of the file, as text."""
         access = self.access
         return f"{access.name} {access.role}{ARGUMENTS * access.see_arguments} {self.digest}"
 
     @classmethod
     def parse(cls, line: str) -> Self | None:
-        """Parse a line of the file; None if the line is invalid."""
+        """Parse a line of the file. Return None if the line is invalid."""
         found = _LINE.fullmatch(line)
         if found is None or not is_name(found[1]):
             return None
@@ -76,8 +76,7 @@ def token_digest(token: str) -> str:
 
 
 class Tokens:
-    """The tokens in the file. The file is read again after each change. So a token whose line is removed is refused at
-    once."""
+    """The tokens in the file. The file is read again when it changes, so that a removed token is refused at once."""
 
     def __init__(self, path: Path) -> None:
         """Read the file. Raises InvalidOption if the file or one of its lines cannot be read."""
@@ -89,7 +88,7 @@ class Tokens:
     def by_token(self, token: str) -> Known | None:
         """Return the line with this token; None if the token is unknown.
 
-        The token is compared with all tokens, so that the time of the comparison reveals nothing about them.
+        The token is compared with every line, so that the time of the comparison reveals nothing.
         """
         wanted, found = token_digest(token), None
         for known in self._current().values():
@@ -136,7 +135,7 @@ class Tokens:
 
 
 def add_token(path: Path, name: str, *, see_arguments: bool = False, role: str = VIEWER) -> str:
-    """Give a name a new token in place of the name's old token. Return the token, which is stored nowhere.
+    """Give a name a new token, which replaces its old one. Return the token, which is stored nowhere.
 
     Raises InvalidName. Raises InvalidOption for an unknown role, or if the file cannot be written.
     """
@@ -150,7 +149,7 @@ def add_token(path: Path, name: str, *, see_arguments: bool = False, role: str =
 
 
 def remove_token(path: Path, name: str) -> bool:
-    """Remove the token of a name from the file. Return whether the name had a token.
+    """Remove the token of a name from the file. Return whether there was one.
 
     Raises the errors of ``add_token``.
     """
@@ -177,7 +176,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _write(path: Path, lines: list[str]) -> None:
-    """Replace the file in one step, so that a reader sees the old file or the new one."""
+    """Replace the file at once, so that a reader sees either the old file or the new one."""
     made = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:  # noqa: PTH123

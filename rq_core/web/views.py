@@ -1,6 +1,7 @@
-"""Makes the documents of the pages from facts, without I/O. A template shows a document as HTML; ``.json`` sends it.
+"""Makes the documents of the web pages from the data that was read, without I/O. A document is the dict that a template
+shows as HTML and ``.json`` sends.
 
-The facts come from other rooms: current problems from :mod:`rq_core.metrics.causes`, the states of jobs and scopes from
+The current problems come from :mod:`rq_core.metrics.causes`; the states of jobs and scopes come from
 :mod:`rq_core.views` and the reader of the audit log. The contents of jobs are left out unless ``Access.see_arguments``
 is true: arguments, results, headers, messages of errors, names of unique jobs.
 """
@@ -70,36 +71,36 @@ if TYPE_CHECKING:
 ROWS_MAX: Final = 100
 """Maximum number of rows of a list."""
 FEW: Final = 10
-"""Maximum number of rows of each list on a page that has one list for each queue."""
+"""Maximum number of rows of each list, on a page that has one list for each queue."""
 _WHY_ROWS: Final = frozenset(
     {
         "waits for", "cap", "rate", "breaker", "scope", "resume", "resumes", "held by", "", "ahead", "given back",
         "to do", "due",
     }
 )  # fmt: skip
-"""Names of the rows that explain why a job does not run."""
+"""Names of the rows that say why a job does not run."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts from which a page's document is made."""
+    """The data from which the document of a page is made."""
 
     asked: PageQuery
     access: Access
     now_ms: int
     state: Overview | Unread
     log: LogOverview | Unread | None
-    """The shared reading of the log; None: the page has no log."""
+    """The overview of the audit log; an Unread if it cannot be read, None if there is no log."""
     found: Any = None
-    """Redis' answer to the page's plan; an Unread if there was no answer."""
+    """The page's own data from Redis; an Unread if it cannot be read."""
     logged: Any = None
-    """The audit log's answer to the page's question; an Unread if there was no answer."""
+    """The page's own data from the audit log; an Unread if it cannot be read."""
     inbox: InboxOverview | Unread | None = None
-    """The shared reading of the inbox; None: the page has no inbox."""
+    """The overview of the inbox; an Unread if it cannot be read, None if there is no inbox."""
 
     @property
     def causes(self) -> list[Cause]:
-        """The causes: sentences about current problems."""
+        """The current problems of the queues, the log and the inbox, each with a sentence."""
         return causes(self.state, self.log, self.inbox)
 
     @property
@@ -109,7 +110,7 @@ class Facts:
 
     @property
     def queue(self) -> QueueOverview | None:
-        """The requested queue; None if Redis does not have the queue or cannot be read."""
+        """The requested queue; None if Redis does not have the queue, or cannot be read."""
         return next((each for each in self.queues if each.queue == self.asked.queue), None)
 
 
@@ -117,7 +118,7 @@ class Facts:
 
 
 def frame(facts: Facts) -> Document:
-    """Return the part that all documents have: the sources that cannot be read, and the number of causes."""
+    """Return the part that all documents have: the sources that cannot be read, and the number of current problems."""
     wrong = facts.causes
     parts = {
         "Redis": facts.state, "the audit log": facts.log, "the inbox": facts.inbox, "this page": facts.found,
@@ -147,7 +148,7 @@ def frame(facts: Facts) -> Document:
 
 
 def overview_page(facts: Facts) -> Document:
-    """Return the document with all causes and all queues."""
+    """Return the document of the start page, with all current problems and all queues."""
     found = facts.state
     document: Document = {
         "causes": [cause_row(each) for each in facts.causes],
@@ -188,8 +189,8 @@ def _denied(found: Overview) -> list[str]:
 
 
 def queue_page(facts: Facts) -> Document:
-    """Return the document of one queue: its state and settings, causes, limits and workers; its ended claims by minute
-    and its last errors."""
+    """Return the document of one queue's page: its state and settings, problems, limits and workers, its ended claims
+    by minute, and its last errors."""
     name, found = facts.asked.queue or "", facts.queue
     document: Document = {
         "name": name,
@@ -227,7 +228,7 @@ def queue_page(facts: Facts) -> Document:
 
 
 def job_page(facts: Facts) -> Document:
-    """Return the document of one job: its state, why it does not run now, its waits, and its events."""
+    """Return the document of one job's page: its state, why it does not run now, its waits, and its events."""
     asked, found, logged = facts.asked, facts.found, facts.logged
     document: Document = {
         "id": asked.job_id, "queue": asked.queue, "job": None, "facts": [], "why": [], "ended": None,
@@ -297,7 +298,7 @@ def job_page(facts: Facts) -> Document:
 
 
 def dead_page(facts: Facts) -> Document:
-    """Return the document of the last dead jobs, and of the errors with which claims ended."""
+    """Return the document of the page with the latest dead jobs, and with the errors with which claims ended."""
     document: Document = {
         "queue": facts.asked.queue,
         "queues": [{"queue": q.queue, "dead": q.dead} for q in facts.queues if q.dead],
@@ -317,7 +318,7 @@ def dead_page(facts: Facts) -> Document:
 
 
 def workers_page(facts: Facts) -> Document:
-    """Return the document of all workers. A worker of several queues appears once."""
+    """Return the document of the page with all workers. A worker of several queues appears once."""
     found = {each.worker: each for q in facts.queues for each in q.workers}
     rows = sorted(found.values(), key=lambda each: (each.gone, each.says.host, each.worker))
     present = [each for each in rows if not each.gone]
@@ -333,8 +334,8 @@ def workers_page(facts: Facts) -> Document:
 
 
 def log_page(facts: Facts) -> Document:
-    """Return the document of the last events of all queues, or of one page of a queue's events. The newest comes
-    first."""
+    """Return the document of the page with the latest events of all queues, or with a part of one queue's events. The
+    newest event comes first."""
     asked, logged = facts.asked, facts.logged
     document: Document = {
         "queue": asked.queue, "queues": _log_queues(facts), "events": [], "older": None, "newer": None, "last": True,
@@ -353,7 +354,7 @@ def log_page(facts: Facts) -> Document:
 
 
 def at_page(facts: Facts) -> Document:
-    """Return the document of the queues at a past moment."""
+    """Return the document of the page with the queues as they were at a past moment."""
     at_ms = facts.asked.at_ms if facts.asked.at_ms is not None else facts.now_ms
     document: Document = {
         "at_ms": at_ms, "queue": facts.asked.queue, "queues": _log_queues(facts), "moments": [], "minutes": None,
@@ -388,7 +389,7 @@ def at_page(facts: Facts) -> Document:
 
 
 def audit_page(facts: Facts) -> Document:
-    """Return the document of the audit log: its last events, its missing parts, and its proofs."""
+    """Return the document of the audit log's page: the number of its events, its missing parts, and its proofs."""
     document: Document = {"causes": [], "queues": [], "findings": None}
     rows = [cause_row(each) for each in facts.causes]
     document["causes"] = [each for each in rows if each["path"] == LOG_PATH]
@@ -431,9 +432,9 @@ NOT_OF_LOG: Final = "it is not of this log"
 
 
 def _proof_lacks(proof: Any, events: int, now_ms: int) -> str:
-    """Return a phrase about what is wrong with the record of the last proof; empty if nothing is.
+    """Return a phrase about what is wrong with the record of the audit log's last proof; empty if nothing is.
 
-    A user who may write to the database can change this record.
+    The record cannot be trusted, because a user who may write to the database can change it.
     """
     if proof is None:
         return ""

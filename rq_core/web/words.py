@@ -25,14 +25,15 @@ LINK_MAX: Final = 1_000
 NONE: Final = "\u2013"
 """The dash that is shown in place of an unknown number."""
 _STEER: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Unicode categories whose characters are escaped. Such characters may change the writing direction, be invisible, or
-control the terminal or browser."""
+"""Unicode categories of characters that are escaped. They may change the writing direction, be invisible, or control
+the terminal or browser."""
 
 
 def plain(text: object) -> str:
-    """Return a text with its control characters escaped, such as ESC or a character that changes the writing direction.
+    """Return a text in which control characters are escaped, such as ESC or a character that changes the writing
+    direction.
 
-    Line ends and tabs stay. Templates escape markup.
+    Line ends and tabs are kept. Templates escape markup.
     """
     whole = str(text)
     if whole.isascii() and whole.isprintable():
@@ -43,12 +44,13 @@ def plain(text: object) -> str:
 
 
 def block(text: object) -> str:
-    """Return a text of several lines without passwords. The middle of a long text is left out."""
+    """Return a text of several lines, with passwords removed. The middle of a long text is left out."""
     return plain(excerpt(str(text), TEXT_MAX))
 
 
 def word(text: object, most: int = WORD_MAX) -> str:
-    """Return a text as one line without passwords. The middle of a long text is left out."""
+    """Return a text as one line, with passwords removed. If it has more than ``most`` characters, the middle is left
+    out."""
     line = " ".join(masked(str(text)[: 100 * most]).split())
     if len(line) > most:
         line = f"{line[: most // 2]} … {line[-most // 2 :]}"
@@ -56,7 +58,8 @@ def word(text: object, most: int = WORD_MAX) -> str:
 
 
 def json_text(document: object) -> str:
-    """Return a document as JSON. A number that JSON lacks, such as NaN, becomes a text: jobs may have such numbers."""
+    """Return a document as JSON. A number that JSON cannot express, such as NaN, becomes a text, because jobs may have
+    such numbers."""
     try:
         made = json.dumps(document, ensure_ascii=False, allow_nan=False, default=str)
     except ValueError:
@@ -79,12 +82,12 @@ def grouped(value: float | None) -> str:
 
 
 def brief_span(ms: float) -> str:
-    """Return a duration (ms) as text. Below one second, the text is in ms."""
+    """Return a duration in ms as a short text. Below one second, its unit is ms."""
     return span(ms) if abs(ms) >= 1_000 else f"{ms:.0f} ms"
 
 
 def iso(at_ms: float | None) -> str:
-    """Return a moment (Unix ms) in the format of ``<time datetime>``; empty for None."""
+    """Return a moment (Unix ms) in the format of the HTML attribute ``datetime``; empty for None."""
     if at_ms is None:
         return ""
     try:
@@ -94,19 +97,19 @@ def iso(at_ms: float | None) -> str:
 
 
 def clock(at_ms: float | None) -> str:
-    """Return the time of day (UTC) of a moment (Unix ms), with milliseconds."""
+    """Return the time of day (UTC) of a moment (Unix ms), with milliseconds; empty for None."""
     return iso(at_ms)[11:-1]
 
 
 def items(text: str) -> list[list[tuple[bool, str]]]:
-    """Return the items of a Markdown list. An item is a list of (whether it is code, text) pieces."""
+    """Return the items of a Markdown list. Each item is a list of (is code, text) pairs."""
     found = [" ".join(each.split()) for each in re.split(r"(?m)^- ", text) if each.strip()]
     return list(map(pieces, found))
 
 
 def pieces(text: str) -> list[tuple[bool, str]]:
-    """Return the pieces of a text, each with whether it is code: text between backticks. If a backtick has no partner,
-    the whole text is one piece."""
+    """Split a text at its backticks, and return (is code, text) pairs. If a backtick has no partner, the whole text is
+    one pair."""
     if text.count("`") % 2:
         return [(False, text)]
     return [(at % 2 == 1, part) for at, part in enumerate(text.split("`")) if part]
@@ -137,7 +140,7 @@ def schedule_path(queue: str, name: str) -> str:
 
 
 def query(path: str, **values: object) -> str:
-    """Return an address with these values as its query. A list gives several parameters of one name.
+    """Return an address with a query of these values. A list becomes several parameters of the same name.
 
     A value is left out if it is empty, None, or longer than any page accepts.
     """

@@ -1,7 +1,7 @@
-"""The table of actions, which operators and admins carry out on the page. A row makes an address, a form and a role
-check.
+"""The table of actions that operators and admins carry out on the web page. Each row defines an address, a form, and
+the role that it needs.
 
-Each action makes the calls to Redis that the same command of ``rq-core`` makes. The audit log has the name of the
+Each action makes the same calls to Redis as the corresponding command of ``rq-core``. The audit log has the name of the
 person who sent the form, and that person's reason.
 """
 
@@ -37,37 +37,37 @@ if TYPE_CHECKING:
 
 REASON: Final = "reason"
 FIELD_MAX: Final = 500
-"""Maximum number of characters of a field of a form. A reason may be longer: WHY_MAX."""
+"""Maximum number of characters of a form field. A reason may be longer: WHY_MAX."""
 
 
 class By(NamedTuple):
-    """The name of the operator who makes a change, and the reason, as the log keeps them."""
+    """The operator's name and the reason of a change, as the log has them."""
 
     name: str
     why: str
 
 
 class ActionOutcome(NamedTuple):
-    """The outcome of an action, in a sentence."""
+    """The outcome of an action: whether it was done, and a sentence for the operator."""
 
     done: bool
     says: str
     leads_to: str = ""
-    """The address of the page that the browser shows next, if the action has made a thing with a page of its own, such
-    as a copy of a job. Otherwise empty: the browser shows the page of ``Action.back``."""
+    """The address of the page to show next, if the action has made something with its own page, such as a copy of a
+    job. Empty: the browser shows the page of ``Action.back``."""
 
 
 Change = Callable[["Operations", Form, By], "Plan[ActionOutcome]"]
 Copy = Callable[["App", "CopyReader | None", Form, By], ActionOutcome]
-"""A function that makes copies of jobs. It is called with an app, the reader of the audit log, a form and the
+"""A function that makes copies of jobs. Its arguments are an app, the reader of the audit log, the form, and the
 operator."""
 
 
 class Action(NamedTuple):
-    """A row of the table of actions."""
+    """An action on the web page, such as cancelling a job: its form, its role, and its function."""
 
     name: str
-    """The kind of thing that the action changes, and what it does: ``job/cancel``."""
+    """The kind of object that the action changes, and the change: ``job/cancel``, for example."""
     role: str
     title: str
     says: str
@@ -75,27 +75,27 @@ class Action(NamedTuple):
     change: Change | None
     fields: tuple[FormField, ...] = ()
     hidden: tuple[str, ...] = ()
-    """Further fields of the form, which only the page fills in. They may be missing."""
+    """Further fields of the form, which no person fills in. They may be missing."""
     copy: Copy | None = None
-    """The function of an action that makes copies. Such an action has no ``change``."""
+    """The function of an action that makes copies of jobs. This action then has no ``change``."""
 
     @property
     def path(self) -> str:
-        """The address that receives the form."""
+        """The address to which the form is sent."""
         return f"/act/{self.name}"
 
     @property
     def of(self) -> str:
-        """The kind of thing that the action changes: ``job``, ``queue`` or ``schedule``."""
+        """The kind of object that the action changes: ``job``, ``queue`` or ``schedule``."""
         return self.name.partition("/")[0]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The fields that name the thing to change."""
+        """The form fields that name the object to change, such as ``queue`` and ``id``."""
         return _NAMES[self.of]
 
     def back(self, form: Form) -> str:
-        """Return the address of the page that shows the changed thing."""
+        """Return the address of the page that shows the changed object."""
         if self.of == "job":
             return job_path(form["queue"], form["id"])
         if self.of == "schedule":
@@ -111,7 +111,7 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def checked_form(action: Action, pairs: Collection[tuple[str, str]]) -> dict[str, str]:
-    """Return the fields of a form that was sent, by name.
+    """Return a sent form as field → value.
 
     Raises InvalidOption or InvalidName if a field is unknown, repeated, too long, missing or invalid.
     """
@@ -142,9 +142,9 @@ def checked_form(action: Action, pairs: Collection[tuple[str, str]]) -> dict[str
 def by_of(access: Access, reason: str) -> By:
     """Return the operator and the reason of a change, for the log.
 
-    Characters that an operator's name in the log cannot have are replaced, such as the @ of an e-mail address. If a
-    character was replaced, the reason begins with the original name. Raises UsageError for an empty name, InvalidOption
-    for a reason that the log cannot have.
+    Characters that are not allowed in an operator's name, such as the @ of an e-mail address, are replaced. The reason
+    then begins with the original name. Raises UsageError for an empty name, and InvalidOption for a reason that is not
+    allowed in the log.
     """
     if not access.name.strip():
         raise UsageError("your login gives you no name, and the log must say who changes something")
@@ -186,7 +186,8 @@ _SAID: Final[Mapping[str, str]] = {
 
 
 def _told(outcome: str, done: Collection[str]) -> ActionOutcome:
-    """Return the outcome of a change of a job, as a sentence. ``done``: the script's answers that mean success."""
+    """Return the outcome of a change of a job for the operator. ``outcome``: the script's answer. ``done``: the answers
+    that mean success."""
     if outcome in done:
         return ActionOutcome(True, _SAID[outcome])
     if outcome in ("gone", "held", "never"):
@@ -219,7 +220,7 @@ def _edit(calls: Operations, form: Form, by: By) -> Plan[ActionOutcome]:
 
 
 MIRROR_S: Final = 5.0
-"""Seconds for which a copy waits until the audit log has all events."""
+"""Seconds for which a copy of a job waits until the audit log has all of the job's events."""
 
 
 def _copy(app: App, log: CopyReader | None, form: Form, by: By) -> ActionOutcome:
@@ -364,7 +365,7 @@ ACTIONS: Final = (
         _scheduling("remove", "The schedule is removed.", "The schedule was removed already."),
     ),
 )  # fmt: skip
-"""All actions. Each action has an address, which accepts forms from people with the action's role or a higher role."""
+"""All actions. Each has an address that accepts forms from people with the action's role or a higher role."""
 ACTION_BY_NAME: Final = {each.name: each for each in ACTIONS}
 
 _OF_STATE: Final[Mapping[str, tuple[str, ...]]] = {
@@ -373,11 +374,12 @@ _OF_STATE: Final[Mapping[str, tuple[str, ...]]] = {
     "running": ("job/cancel",),
     "dead": ("job/requeue", "job/prune"),
 }
-"""State → names of the actions that make sense for a job in this state."""
+"""State of a job → names of the actions that make sense in this state."""
 
 
 def offered(page: str, document: Mapping[str, Any], access: Access) -> list[Action]:
-    """Return the actions that suit the state of the shown job, queue or schedule, and that the viewer may make."""
+    """Return the actions that a page offers: those that suit the state of the shown job, queue or schedule, and that
+    the viewer's role allows."""
     names: tuple[str, ...] = ()
     if page == "job":
         names = _OF_STATE.get(document["job"]["state"], ()) if document["job"] else ()

@@ -1,11 +1,11 @@
-"""Changes of many jobs on the page /bulk.
+"""Changes of many jobs, which operators make on the page /bulk.
 
-The page counts the jobs that match a filter. An operator confirms the number. Then each request of the form changes a
-part of the jobs, about CHANGED_MAX at most.
+The page counts the jobs that match a filter. An operator confirms the number. Then each request changes a part of the
+jobs, about CHANGED_MAX at most.
 
-The server does not run the change by itself. Each answer has the *place* that the change has reached, and the next
-request sends this place back. So a change stops when the operator closes the page. It goes on when the operator sends
-the form again, even after a restart of the page's server.
+The server does not run the change by itself. Each answer has the *place* in the queue that the change has reached, and
+the next request sends this place back. So a change stops when the operator closes the page. It goes on when the
+operator sends the form again, even after a restart of the page's server.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ COUNT_S: Final = 0.8
 CHANGE_S: Final = 0.7
 """Maximum number of seconds for which one request changes jobs."""
 CHANGED_MAX: Final = 2_500
-"""Number of jobs after which one request changes no further jobs, so that the operator sees the change advance and can
-stop it."""
+"""Number of changed jobs after which a request ends. It is low, so that the operator sees the progress and can stop the
+change."""
 SAMPLE_MAX: Final = 20
 """Maximum number of jobs that a preview names."""
 REASON_MAX: Final = 500
-"""Maximum number of characters of a reason. The reason is in the address of a change that was begun."""
+"""Maximum number of characters of a reason. It is short, because the address of a change under way contains it."""
 AGE_MAX_MS: Final = 7 * 86_400_000
 """Maximum age of a change that an operator may continue, in ms since the change began."""
 SOON_MS: Final = 60_000
 
 COPY: Final = "copy"
-"""The change that enqueues copies of jobs that died according to the audit log. The other changes are those of
-VERBS."""
+"""The verb of the change that enqueues copies of jobs that died according to the audit log. VERBS has the other
+verbs."""
 OWN_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "edit": tuple(each.name for each in EDITED), COPY: tuple(each.name for each in COPIED_WITH),
 }  # fmt: skip
-"""Change → its own fields, which it has in addition to the fields of all changes."""
+"""Verb of a change → the form fields that only this kind of change has."""
 FORM_FIELDS: Final = (*BULK_FIELDS, "count")
-"""The fields of the form that changes jobs."""
+"""All fields of the form that changes many jobs."""
 _DONE: Final[Mapping[str, str]] = {
     "cancel": "cancelled", "edit": "edited", "requeue": "requeued", "prune": "removed",
     COPY: "copied",
@@ -69,35 +69,35 @@ _DONE: Final[Mapping[str, str]] = {
 
 
 class BulkAsked(NamedTuple):
-    """The change that an address or a form asks for. The relative times in its filter are already converted to
+    """The change of many jobs that an address or a form asks for. Relative times in its filter are already converted to
     moments."""
 
     verb: str
     filter: Filter
     place: BulkPlace | None
     counted: BulkPlace | None
-    """The place that the count of the jobs has reached; None: the count has not begun."""
+    """The place in the queue that the count of matching jobs has reached; None if the count has not begun."""
     number: int
-    """The number of jobs that the operator has confirmed; 0: the operator has not confirmed a number yet."""
+    """The number of jobs that the operator has confirmed; 0 if there is no confirmation yet."""
     reason: str
     form: Form
 
     @property
     def own(self) -> dict[str, str]:
-        """The fields that only this kind of change has, with their values."""
+        """The values of the form fields that only this kind of change has, by name."""
         return {name: self.form.get(name, "") for name in OWN_FIELDS.get(self.verb, ())}
 
     @property
     def edit(self) -> Change:
-        """The new options of the jobs, if the change is an edit. Raises UsageError for an edit without new options."""
+        """The new options of the jobs if the change is an edit; otherwise no options. Raises UsageError for an edit
+        without new options."""
         if self.verb != "edit":
             return Change()
         return change_of(self.filter.queue, **edit_options(self.form))
 
     def change(self, by: By | None) -> BulkChange:
-        """Return the change by this operator. Without ``by``, the returned change only counts jobs. Raises UsageError
-        for an unsuitable filter.
-        """
+        """Return the change that ``by``, an operator, makes. Without ``by``, return a change that only counts the jobs.
+        Raises UsageError for an unsuitable filter."""
         verb = VERBS[self.verb]
         if by is None:
             return BulkChange(verb, self.filter, dry_run=True)
@@ -106,7 +106,11 @@ class BulkAsked(NamedTuple):
         )
 
     def address(self, place: BulkPlace, seal: str) -> str:
-        """Return the address of the page on which the change goes on from this place in the queue."""
+        """Return the address of the page that continues the change.
+
+        ``place``: the place in the queue that the change has reached. ``seal``: proof of the operator's confirmation
+        (see Seals).
+        """
         return query(
             PATH, verb=self.verb, where=str(self.filter), at=str(place), number=self.number,
             reason=self.reason, seal=seal, **self.own,
@@ -114,7 +118,7 @@ class BulkAsked(NamedTuple):
 
 
 def asked_for(form: Form, now_ms: int) -> BulkAsked:
-    """Return the change that a form, or an address' query, asks for. Raises UsageError."""
+    """Return the change of many jobs that a form or the query of an address asks for. Raises UsageError."""
     verb = form.get("verb") or "cancel"
     if verb not in _DONE:
         raise InvalidOption.of("verb", word(verb, 50), f"must be one of {', '.join(_DONE)}")
@@ -157,19 +161,21 @@ def _place_of(form: Form, name: str, now_ms: int) -> BulkPlace | None:
 
 
 class Seals:
-    """Seals the address of a confirmed change with an HMAC. So no link from another site can skip the confirmation."""
+    """Protects the address of a confirmed change of many jobs with an HMAC, so that a link from another site cannot
+    skip the operator's confirmation."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def seal(self, name: str, asked: BulkAsked, place: BulkPlace) -> str:
-        """Return the seal of an operator's confirmed change."""
+        """Return the HMAC of a change that an operator has confirmed. ``name``: the operator. ``place`` has the id of
+        the change."""
         said = [name, asked.verb, str(asked.filter), str(asked.number), place.id]
         text = "\0".join([*said, *asked.own.values()])
         return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()[:32]
 
     def holds(self, name: str, asked: BulkAsked) -> bool:
-        """Return whether the seal in the URL is the one for this operator and this change."""
+        """Return whether the address has the right HMAC for this operator and this change."""
         if asked.place is None:
             return False
         expected = self.seal(name, asked, asked.place)
@@ -181,28 +187,29 @@ class Seals:
 
 @dataclass
 class Seen:
-    """The jobs that match a filter, as far as one request could count them."""
+    """The count of the jobs that match a filter, as far as one request could count them."""
 
     asked: BulkAsked | None = None
     wrong: str = ""
-    """A sentence that says why the address is wrong."""
+    """Why the address is wrong, as a sentence; empty if it is valid."""
     begin: str = ""
-    """The place at which the change begins."""
+    """The place in the queue at which the change will begin."""
     matched: int = 0
     looked: int = 0
     complete: bool = True
-    """True if all jobs of the queue were counted."""
+    """True if the whole queue was searched."""
     states: dict[str, int] = field(default_factory=dict)
     counted: str = ""
-    """The place at which the next request continues the count."""
+    """The place in the queue at which the next request continues the count."""
     sample: list[tuple[str, str]] = field(default_factory=list)
-    """The first jobs, each with its state."""
+    """(job id, state) of the first matching jobs."""
 
 
 def seen(calls: Operations, form: Form, now_ms: int) -> Plan[Seen | None]:
-    """Count the jobs that match an address' filter, for at most COUNT_S seconds.
+    """Count the jobs that match the filter in an address, for at most COUNT_S seconds.
 
-    If the change has begun, the jobs are not counted again. For copies, return None: ``seen_copies`` counts them.
+    If the change has already begun, the jobs are not counted again. For a change that copies jobs, return None:
+    ``seen_copies`` counts those.
     """
     if not form.get("where"):
         return Seen()
@@ -235,19 +242,20 @@ def seen(calls: Operations, form: Form, now_ms: int) -> Plan[Seen | None]:
 
 
 class Stretch(NamedTuple):
-    """The part of a change that one request has made."""
+    """The part of a change of many jobs that one request has made."""
 
     place: BulkPlace
     is_last: bool
     outcomes: dict[str, int]
-    """Number of jobs of this part by outcome."""
+    """Outcome → number of jobs in this part."""
 
 
 def stretch(calls: Operations, asked: BulkAsked, by: By) -> Plan[Stretch]:
-    """Change jobs until CHANGED_MAX are changed or CHANGE_S seconds are over.
+    """Change jobs until CHANGED_MAX are changed or CHANGE_S seconds are over. Return the part of the change that was
+    made.
 
-    A pause (``pause_after``) follows each step except the change's last. After an error, the part ends with the steps
-    before the error. An error in the first step is raised.
+    Each step changes some jobs. A pause follows each step except the very last, so that the server can do other work.
+    If a step fails, the result has the steps before it. An error in the first step is raised.
     """
     yield from check_is_there(calls, asked.filter.queue)
     change, until = asked.change(by), time.monotonic() + CHANGE_S
@@ -272,7 +280,7 @@ def stretch(calls: Operations, asked: BulkAsked, by: By) -> Plan[Stretch]:
 
 
 def check_confirmed(asked: BulkAsked) -> None:
-    """Raise UsageError unless the operator has repeated the number of jobs and given a reason."""
+    """Raise UsageError unless the operator has entered the number of jobs again, and a reason."""
     count = asked.form.get("count", "")
     if not asked.number or str(asked.number) != count:
         must = f"must repeat how many jobs are {_DONE[asked.verb]}: {word(count, 20)}"
@@ -282,7 +290,7 @@ def check_confirmed(asked: BulkAsked) -> None:
 
 
 def says(asked: BulkAsked, made: Stretch) -> str:
-    """Return a sentence about the progress of a change."""
+    """Return a sentence about the progress of a change. ``made``: the part that was made last."""
     done = f"{made.place.changed:,} of {asked.number:,} {_DONE[asked.verb]}"
     usual = (COPIED,) if asked.verb == COPY else VERBS[asked.verb].done
     others = {name: many for name, many in sorted(made.outcomes.items()) if name not in usual}
@@ -295,7 +303,7 @@ def says(asked: BulkAsked, made: Stretch) -> str:
 
 
 def bulk_page(facts: Facts) -> Document:
-    """Return the document of /bulk: the number of matching jobs, or the progress of a change."""
+    """Return the document (dict) of the page /bulk: the number of matching jobs, or the progress of a change."""
     form = dict(facts.asked.form)
     document: Document = {
         "verb": form.get("verb") or "cancel", "where": form.get("where", ""), "verbs": list(_DONE), "wrong": "",

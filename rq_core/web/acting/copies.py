@@ -1,6 +1,6 @@
-"""Copies of many jobs on the page /bulk, made in parts. ``bulk`` makes the other changes of many jobs.
+"""Makes copies of many jobs on the page /bulk, in parts. ``bulk`` makes the other changes of many jobs.
 
-The page first counts the jobs that died according to the audit log. Then each request copies a few pages of these jobs.
+The page first counts the jobs that died according to the audit log. Then each request copies a part of these jobs.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ NO_LOG: Final = (
 
 
 def seen_copies(app: App, log: CopyReader | None, form: Form, now_ms: int) -> Seen:
-    """Count the jobs that can be copied, among the deaths that the log already has, for at most COUNT_S seconds.
+    """Count the jobs that can be copied among the deaths in the audit log, for at most COUNT_S seconds.
 
-    If copying has begun, the jobs are not counted again.
+    If copying has already begun, the jobs are not counted again.
     """
     try:
         asked = asked_for(form, now_ms)
@@ -74,10 +74,11 @@ def seen_copies(app: App, log: CopyReader | None, form: Form, now_ms: int) -> Se
 
 def copy_stretch(app: App, log: CopyReader | None, asked: BulkAsked, by: By) -> Stretch:
     """Copy jobs until the confirmed number is copied, CHANGED_MAX jobs were examined, or CHANGE_S seconds are over.
+    Return the part that was made.
 
-    Each job is copied once, even if a request is repeated. A job counts as copied even if the answer to its copy was
-    lost: the log has the copy with the id of this change. After an error, the part ends with the pages before the
-    error. An error in the first page is raised.
+    Each job is copied only once, even if a request is repeated. If the answer to a copy was lost, the copy still
+    counts, because the log has it with the id of this change. If a page of jobs fails, the result has the pages before
+    it. An error in the first page is raised.
     """
     queue, calls = asked.filter.queue, app.client.calls
     app.client.run(check_is_there(calls, queue))
@@ -105,9 +106,8 @@ def copy_stretch(app: App, log: CopyReader | None, asked: BulkAsked, by: By) -> 
 def _copying(
     app: App, log: CopyReader | None, asked: BulkAsked, by: By | None = None, about: str = ""
 ) -> Copying:
-    """Return the object that makes the copies. ``about``: the beginning of the copies' reason, which differs from
-    change to change.
-    """
+    """Return the object that copies the jobs. Without ``by``, it only counts them. ``about``: the beginning of the
+    copies' reason, with the id of this change."""
     args = copy_args(asked.form)
     name = replay_name(asked.form.get("name") or None, args)
     # Without ``by`` the jobs are only counted, so the log is taken as it is.
@@ -121,7 +121,7 @@ def _copying(
 def _after(place: BulkPlace, page: CopiedPage) -> BulkPlace:
     """Return the place that copying has reached after this page of jobs.
 
-    ``changed`` in the place is the number of copies so far.
+    Its ``changed`` is the number of copies so far.
     """
     said = list(page.outcomes.values())
     return replace(

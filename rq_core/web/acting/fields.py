@@ -1,4 +1,4 @@
-"""The fields of the forms of actions, and their values as options."""
+"""The fields of the forms of actions, and their conversion to options of jobs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ FIELD_MAX: Final = 500
 
 
 class FormField(NamedTuple):
-    """A field of a form."""
+    """A field of a form on the web page."""
 
     name: str
     label: str
     kind: str = "text"
-    """The type of the HTML input: ``text``, ``number`` or ``checkbox``; ``choice`` for a list."""
+    """The type of the HTML input: ``text``, ``number`` or ``checkbox``; or ``choice``, a list of options."""
     choices: tuple[str, ...] = ()
     hint: str = ""
     required: bool = False
@@ -42,7 +42,7 @@ COPIED_WITH: Final = (
 
 
 def edit_options(form: Form) -> EditOptions:
-    """Return the options that the form of an edit changes. Raises InvalidOption."""
+    """Return the job options that the form of an edit changes. Raises InvalidOption."""
     options: EditOptions = {"priority": form.get("priority") or None}  # type: ignore[typeddict-item]
     delay = _seconds(form, "delay")
     if delay == 0:
@@ -70,7 +70,7 @@ def _seconds(form: Form, name: str) -> float | None:
 
 
 def copy_args(form: Form) -> dict[str, Any]:
-    """Return the arguments in which copies differ from their original jobs. Raises InvalidOption."""
+    """Return the arguments that a form of a copy changes; the copies keep all others. Raises InvalidOption."""
     text = form.get("args", "")
     try:
         found = json.loads(text or "{}")

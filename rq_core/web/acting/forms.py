@@ -1,4 +1,4 @@
-"""Reads a form that a browser sent, and makes the change. Keeps the outcome for the page that the browser shows
+"""Reads a form that a browser sent, makes the change, and keeps the outcome for the page that the browser shows
 next."""
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ FORM_TYPE: Final = "application/x-www-form-urlencoded"
 KEPT_S: Final = 60.0
 """Seconds for which the outcome of an action can be shown."""
 KEPT_MAX: Final = 1_000
-"""Maximum number of outcomes that are remembered."""
+"""Maximum number of outcomes that are kept."""
 
 
 class FormRefused(Exception):
-    """A form that cannot be read. ``status``: the HTTP status of the answer."""
+    """The error for a form that cannot be read. ``status``: the HTTP status of the answer."""
 
     def __init__(self, status: int, says: str) -> None:
         super().__init__(says)
@@ -57,10 +57,10 @@ async def form_pairs(request: Request) -> list[tuple[str, str]]:
 
 
 class Outcomes:
-    """The outcomes of the last actions, for the pages to which browsers are redirected.
+    """The outcomes of recent actions, each for the page to which the browser is redirected.
 
-    The address of such a page has a random word that names the outcome. So no link can make a page report something
-    that did not happen.
+    The page's address has a random word that names the outcome. So no link can make a page report something that did
+    not happen.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -68,7 +68,7 @@ class Outcomes:
         self._kept: dict[str, tuple[float, str, str]] = {}
 
     def keep(self, access: Access, says: str) -> str:
-        """Keep an outcome for a person. Return the random word that names it."""
+        """Keep the outcome ``says`` for a person. Return the random word that names it."""
         now = self._clock()
         if len(self._kept) >= KEPT_MAX:
             self._kept = {name: each for name, each in self._kept.items() if each[0] > now}
@@ -79,22 +79,22 @@ class Outcomes:
         return name
 
     def get(self, access: Access, name: str) -> str:
-        """Return the outcome with this name; empty if this person has no such outcome, or it is too old."""
+        """Return the outcome with this random word; empty if it is unknown, too old, or another person's."""
         until, whose, says = self._kept.get(name, (0.0, "", ""))
         return says if until > self._clock() and whose == access.name else ""
 
 
 class Acted(NamedTuple):
-    """The answer to the form of an action."""
+    """The answer to the form of an action: HTTP status and sentence."""
 
     status: int
     says: str
     back: str
-    """The address of the page that shows what was changed; empty if the form does not name it."""
+    """The address of the page that shows the changed object; empty if the form does not name the object."""
 
 
 async def act(sources: ActingSources, action: Action, access: Access, request: Request) -> Acted:
-    """Carry out the action of a form. The answer has status 200 only if the change was made."""
+    """Carry out the action of a form, and return the answer. Its status is 200 only if the change was made."""
     back = ""
     try:
         form = checked_form(action, await form_pairs(request))
@@ -112,7 +112,8 @@ async def act(sources: ActingSources, action: Action, access: Access, request: R
 
 
 def _refused(error: FormRefused | RqCoreError, back: str) -> Acted:
-    """Return the answer to a form whose change was refused, or whose outcome is unknown."""
+    """Return the answer to a form that raised ``error``: the change was refused, or its outcome is unknown. ``back``:
+    the address of the page to return to."""
     if isinstance(error, FormRefused):
         return Acted(error.status, str(error), back)
     if isinstance(error, OutcomeUnknown):
@@ -128,7 +129,7 @@ def _refused(error: FormRefused | RqCoreError, back: str) -> Acted:
 
 
 class ActedOnMany(NamedTuple):
-    """The answer to the form of a change of many jobs."""
+    """The answer to a form that has made a part of a change of many jobs."""
 
     asked: BulkAsked
     made: Stretch
@@ -137,7 +138,10 @@ class ActedOnMany(NamedTuple):
 async def act_on_many(
     sources: ActingSources, access: Access, request: Request, now_ms: int
 ) -> ActedOnMany | Acted:
-    """Make the next part of a change of many jobs. Return this part, or the refusal."""
+    """Make the next part of a change of many jobs. Return the part that was made, or the answer that refuses it.
+
+    ``now_ms``: the present time (Unix ms).
+    """
     form: dict[str, str] = {}
     try:
         for name, value in await form_pairs(request):

@@ -1,4 +1,4 @@
-"""Reads the nodes of a flow, and makes the part of a job's document that is about them."""
+"""Reads the nodes of a flow (a graph of calls), and makes their part of the document of a job's page."""
 
 from __future__ import annotations
 
@@ -24,48 +24,49 @@ if TYPE_CHECKING:
 POLLS_MAX: Final = 4
 """Maximum number of polls for the ends of a flow's children. A poll reads the ends of 250 children of one queue."""
 ROWS_MAX: Final = 100
-"""Maximum number of rows, if a flow has more nodes than are drawn."""
+"""Maximum number of rows in the table of nodes, for a flow that is too large to be drawn."""
 LINKS_MAX: Final = 3
-"""Maximum number of links to failed children in a row, and of links to children that are alive."""
+"""Maximum number of links in a row to failed children, and of links to children that are alive."""
 NAMED_MAX: Final = 10
-"""Maximum number of nodes that a sentence names."""
+"""Maximum number of nodes that one list in a row names."""
 NAME_MAX: Final = 25
 """Maximum number of characters of a node's name in the drawing."""
 STATES: Final[tuple[Word, ...]] = get_args(Word)
 MARKS: Final[Mapping[Word, str]] = {
     "waits": "·", "ready": "○", "runs": "●", "stopped": "⊘", "done": "✓", "failed": "✕", "skipped": "⊘",
 }  # fmt: skip
-"""The sign beside each state in the drawing, as beside states in tables."""
+"""The sign for each state of a node, in the drawing and in tables."""
 _HOLD_UP: Final = frozenset(
     {
         "RqCoreNoWorker", "RqCoreQueuePaused", "RqCoreTaskUnknown", "RqCoreNoClaims", "RqCoreJobsWait",
         "RqCoreScopeFull", "RqCoreScopePaused",
     }
 )  # fmt: skip
-"""The alerts whose causes keep the jobs of a queue from running."""
+"""The alerts about causes that keep the jobs of a queue from running."""
 _FIRST: Final[tuple[Word, ...]] = ("failed", "stopped", "runs", "ready")
-"""The states of the nodes that a page shows if it does not show all nodes, in the order of the rows."""
+"""The states of the nodes that a page shows if it cannot show all nodes, in the order of the rows."""
 
 Document = dict[str, Any]
 
 
 class FlowFound(NamedTuple):
-    """A flow, as Redis has it."""
+    """A flow that was read from Redis."""
 
     seen: SeenFlow | None
-    """The nodes; None: the nodes cannot be read."""
+    """The nodes; None if they cannot be read."""
     states: Mapping[FlowChild, str] = {}
-    """The states of the children that are alive. Some may be missing."""
+    """Child (queue and job id) → state, for children that are alive. Some may be missing."""
     why: str = ""
-    """The reason why the nodes cannot be read."""
+    """Why the nodes cannot be read; empty if they were read."""
 
 
 # What the page reads.
 
 
 def flow_of(calls: Operations, job: JobState) -> Plan[FlowFound | None]:
-    """Read the nodes of a flow. The plan returns None for a job that is no flow. The plan sends at most about 25
-    commands.
+    """Read the nodes of a flow. The plan returns None for a job that is not a flow. It sends at most about 25 commands.
+
+    ``job``: the job that runs the flow.
     """
     if job.fields.get("task") != FLOW_TASK:
         return None
@@ -87,7 +88,7 @@ def flow_of(calls: Operations, job: JobState) -> Plan[FlowFound | None]:
 
 
 def _states(calls: Operations, seen: SeenFlow) -> Plan[dict[FlowChild, str]]:
-    """Return the states of children that are alive. At most POLLS_MAX pages of children are read."""
+    """Return child → state, for the nodes' children that are alive. At most POLLS_MAX pages of children are read."""
     by_queue: dict[str, list[str]] = {}
     for each in seen.nodes:
         for queue, job_id in each.alive:
@@ -110,8 +111,10 @@ def _states(calls: Operations, seen: SeenFlow) -> Plan[dict[FlowChild, str]]:
 
 
 def flow_document(found: FlowFound | None, job: JobState, causes: Iterable[Any]) -> Document | None:
-    """Return the part of the document about a flow; None for a job that is no flow. ``causes`` are the current problems
-    of all queues."""
+    """Return the part of the page's document about a flow; None for a job that is not a flow.
+
+    ``causes``: the current problems of all queues.
+    """
     if found is None:
         return None
     document: Document = {
@@ -157,9 +160,8 @@ def flow_document(found: FlowFound | None, job: JobState, causes: Iterable[Any])
 def flow_progress(
     progress: Document | None, found: FlowFound | None, now_ms: float
 ) -> Document | None:
-    """Return the progress of a job for the page. The progress of a flow has the numbers of the flow's children at
-    ``now_ms`` (Unix ms), the time at which the children were read: a parked flow reports no numbers.
-    """
+    """Return the progress to show for a job. For a flow, the numbers are those of its children at ``now_ms`` (Unix ms),
+    when they were read, because a parked flow does not report its progress."""
     if progress is None or found is None or found.seen is None:
         return progress
     done, of = found.seen.done, found.seen.of
@@ -175,10 +177,11 @@ def _row(
     states: Mapping[FlowChild, str],
     lines: Sequence[int] | None,
 ) -> Document:
-    """Return the row of a node. ``lines``: the nodes from which the drawing has a line to this node; None: the graph is
-    not drawn.
+    """Return the table row of a node.
 
-    The list ``after`` of a node that is after many others has only the nodes that the drawing needs.
+    ``names``: the names of all nodes. ``states``: child → state. ``lines``: the nodes from which the drawing has a line
+    to this node; None if the graph is not drawn. If the node waits for many nodes, the field ``after`` lists only some
+    of them.
     """
     name, children = each.node.name, [*each.failed[:1], *each.alive[:1]]
     after = tuple(dict.fromkeys(each.node.after))
@@ -212,7 +215,7 @@ def _link(child: FlowChild, state: str) -> Document:
 
 
 def _living(each: SeenNode, states: Mapping[FlowChild, str]) -> str:
-    """Return the states of a node's jobs that are alive."""
+    """Return the states of a node's live jobs, as text."""
     alive = Counter(states[child] for child in each.alive if child in states)
     if not each.node.is_map:
         return "".join(f"job {word(state, 40)}" for state in alive)
@@ -220,7 +223,7 @@ def _living(each: SeenNode, states: Mapping[FlowChild, str]) -> str:
 
 
 def _jobs_say(each: SeenNode, states: Mapping[FlowChild, str]) -> str:
-    """Return how many jobs of a map have ended, and the states of the jobs that are alive."""
+    """Return a text about the jobs of a node: how many jobs of a map have ended, and the states of the live jobs."""
     living = _living(each, states)
     if not each.node.is_map:
         return living
@@ -233,33 +236,33 @@ def _jobs_say(each: SeenNode, states: Mapping[FlowChild, str]) -> str:
 
 
 class DrawnNode(NamedTuple):
-    """A node as it is drawn."""
+    """A node with everything that the drawing shows of it."""
 
     at: Point
     row: Document
     mark: str
     name: str
-    """The node's name. The middle of a long name is left out."""
+    """The node's name, with the middle of a long name left out."""
     brief: str
-    """Number of the node's jobs that have ended. A node of one job has the state of this job instead."""
+    """A short text below the name: the number of ended jobs of a map, or the state of a single job."""
     label: str
-    """The node as a sentence, for those who do not see the drawing."""
+    """A sentence about the node, for people who cannot see the drawing."""
     done: int
-    """The share of the node's jobs that have succeeded, in percent."""
+    """The percentage of the node's jobs that have succeeded."""
     failed: int
 
 
 class Drawn(NamedTuple):
-    """The graph of a flow as it is drawn."""
+    """The graph of a flow, ready to be drawn as SVG."""
 
     size: Drawing
     nodes: list[DrawnNode]
     lines: list[str]
-    """The path of each line, as SVG has it."""
+    """The SVG path of each line."""
 
 
 def drawn(flow: Mapping[str, Any]) -> Drawn | None:
-    """Return the drawing of a flow from its document; None if it has too many nodes or lines."""
+    """Return the drawing of a flow, from its part of the page's document; None if it has too many nodes or lines."""
     rows: Sequence[Document] = flow["rows"]
     numbers = {row["name"]: number for number, row in enumerate(rows)}
     if not flow["is_drawn"]:
@@ -291,7 +294,7 @@ def _drawn(at: Point, row: Document) -> DrawnNode:
 
 
 def _path(points: Sequence[Point]) -> str:
-    """Return a line as the data of an SVG path, with an arrow at its end."""
+    """Return a line as the data of an SVG path that ends in an arrow."""
     (x, y), *others = points
     found = f"M{x} {y}"
     for number, point in enumerate(others):

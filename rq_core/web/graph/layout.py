@@ -1,8 +1,8 @@
 """Computes where the nodes and the lines of a graph are drawn. No I/O.
 
-The nodes stand in columns: each node to the right of all nodes before it. A line that passes a column has a place of
-its own there, between the nodes, so that no line crosses a node. A line is left out if others imply it: if c is after
-b, and b is after a, then no line leads from a to c.
+Nodes are arranged in columns, and each node is to the right of all nodes before it. If a line passes a column, a gap
+between the column's nodes is reserved for it, so that no line crosses a node. A line is left out if others imply it: if
+c comes after b, and b after a, no line leads from a to c.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from typing import Final, NamedTuple
 NODES_MAX: Final = 200
 """Maximum number of nodes of a drawing."""
 PARTS_MAX: Final = 1_000
-"""Maximum number of parts of the lines of a drawing. A line has a part for each gap between columns that it crosses."""
+"""Maximum number of line segments in a drawing. A line has one segment for each space between two columns that it
+crosses."""
 WIDTH: Final = 200
-"""The width of a node, in pixels, as all lengths here."""
+"""The width of a node. All lengths in this module are in pixels."""
 HEIGHT: Final = 50
 GAP: Final = 56
 """The space between two columns."""
 SPACE: Final = 14
-"""The space between two places of one column."""
+"""The vertical space between neighbours in a column."""
 THIN: Final = 4
-"""The height of the place of a line that passes a column."""
+"""The height that a column reserves for a line that passes it."""
 EDGE: Final = 12
-"""The space around a drawing."""
+"""The margin around a drawing."""
 SEEN: Final = 480
-"""A column that begins lower than this is moved to the top. Otherwise, a viewer of a tall drawing would have to scroll
-to see the column."""
+"""Maximum distance of a column's first node from the top. A column that begins lower is moved to the top, so that a
+viewer of a tall drawing need not scroll to see it."""
 _ROUNDS: Final = 6
-"""Number of rounds in which each node moves towards the nodes to which its lines lead. More rounds improve little."""
+"""Number of rounds in which each node is moved towards its neighbours. More rounds improve little."""
 
 
 class Point(NamedTuple):
@@ -42,21 +43,23 @@ class Point(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """A graph as it is drawn."""
+    """A graph with the positions of its nodes and lines."""
 
     width: int
     height: int
     nodes: tuple[Point, ...]
     """The upper left corner of each node."""
     lines: tuple[tuple[Point, ...], ...]
-    """The points of each line, from the right side of a node to the left side of a later one. From every second point
-    to the next one, the line is level."""
+    """The points of each line, from the right side of a node to the left side of a later one. The line is horizontal
+    from each second point to the point after it."""
 
 
 @lru_cache(maxsize=64)
 def drawing_of(before: tuple[tuple[int, ...], ...]) -> Drawing | None:
-    """Return the drawing of a graph; None if the graph is too large to be drawn. ``before`` has, for each node, the
-    numbers of the nodes before it. These numbers are lower than the node's own number.
+    """Return the drawing of a graph; None if the graph is too large.
+
+    ``before`` has, for each node, the numbers of the nodes that come before it. They are lower than the node's own
+    number.
     """
     needed = drawn_lines(before)
     if needed is None:
@@ -69,8 +72,9 @@ def drawing_of(before: tuple[tuple[int, ...], ...]) -> Drawing | None:
 
 @lru_cache(maxsize=64)
 def drawn_lines(before: tuple[tuple[int, ...], ...]) -> Sequence[Sequence[int]] | None:
-    """Return, for each node, the nodes from which the drawing has a line to it; None if the graph is too large to be
-    drawn. ``before``: as in drawing_of. If a caller passes the result as ``before``, the drawing is the same.
+    """Return, for each node, the nodes from which a line to it is drawn; None if the graph is too large.
+
+    ``before``: as in drawing_of. A drawing of the result is the same as a drawing of ``before``.
     """
     if not before or len(before) > NODES_MAX:
         return None
@@ -81,11 +85,10 @@ def drawn_lines(before: tuple[tuple[int, ...], ...]) -> Sequence[Sequence[int]] 
 
 
 def _needed(before: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return, for each node, the nodes before it, except the nodes from which a path through other nodes leads to it,
-    too.
-    """
+    """Return, for each node, the nodes before it that need a line. An earlier node needs none if a path through other
+    nodes leads from it, too."""
     reached: list[int] = []
-    """For each node: all nodes from which a path leads to this node, as the bits of a number."""
+    """For each node: all nodes from which a path leads to it, as a bit set."""
     found = []
     for some in before:
         others = 0
@@ -97,7 +100,7 @@ def _needed(before: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def _columns(before: Sequence[Sequence[int]]) -> list[int]:
-    """Return the column of each node, from 0: the number of lines on the longest path to the node."""
+    """Return the column number of each node, from 0: the number of lines on the longest path to it."""
     found: list[int] = []
     for some in before:
         found.append(max((found[each] + 1 for each in some), default=0))
@@ -105,14 +108,14 @@ def _columns(before: Sequence[Sequence[int]]) -> list[int]:
 
 
 class _Places:
-    """The places of a drawing: one for each node, and one for each column that a line passes."""
+    """The items of a drawing, arranged in columns: the nodes, and a placeholder for each column that a line passes."""
 
     def __init__(self, before: Sequence[Sequence[int]], columns: Sequence[int]) -> None:
         self._count = len(before)
         self._column = list(columns)
-        """The column of each place. The first places are those of the nodes."""
+        """The column of each item. The nodes come first, then the placeholders of lines."""
         self._left: list[list[int]] = [[] for _ in before]
-        """For each place: the places in the column before to which lines lead."""
+        """For each item: the items in the column to its left with which lines connect it."""
         self._right: list[list[int]] = [[] for _ in before]
         self._lines: list[list[int]] = []
         for node, some in enumerate(before):
@@ -124,11 +127,11 @@ class _Places:
                     self._right[one].append(next_one)
                     self._left[next_one].append(one)
         self._rows: list[list[int]] = [[] for _ in range(max(columns) + 1)]
-        """The places of each column, from top to bottom."""
+        """For each column: its items from top to bottom."""
         for place, column in enumerate(self._column):
             self._rows[column].append(place)
         self._middle = [0.0] * len(self._column)
-        """The height of the middle of each place."""
+        """The vertical position of the middle of each item."""
 
     def _add(self, column: int) -> int:
         self._column.append(column)
@@ -140,7 +143,7 @@ class _Places:
         return HEIGHT if place < self._count else THIN
 
     def order(self) -> None:
-        """Order the places of each column, so that few lines cross."""
+        """Order the items of each column so that few lines cross."""
         rank = [0.0] * len(self._column)
 
         def sort(row: list[int], beside: Sequence[Sequence[int]]) -> None:
@@ -166,8 +169,8 @@ class _Places:
             sort(row, self._left)
 
     def move(self) -> None:
-        """Move the places of each column towards those to which their lines lead. Places of one column keep their order
-        and their distance."""
+        """Move the items of each column vertically towards the items with which lines connect them. The items of a
+        column keep their order and stay apart."""
         for row in self._rows:
             self._settle(row, [0.0] * len(row))
         for _ in range(_ROUNDS):
@@ -186,7 +189,7 @@ class _Places:
         self._settle(row, wishes)
 
     def _settle(self, row: Sequence[int], wishes: Sequence[float]) -> None:
-        """Set the heights of the places of a column, as near to the wishes as their order and their sizes allow."""
+        """Set the vertical positions of a column's items, as near to ``wishes`` as their order and sizes allow."""
         offsets, offset = [], 0.0
         for at, place in enumerate(row):
             if at:
@@ -205,7 +208,7 @@ class _Places:
             self._middle[place] = start + offset
 
     def drawing(self) -> Drawing:
-        """Return the drawing, with whole numbers."""
+        """Return the drawing, with positions in whole pixels."""
         tops = [self._middle[each] - self._height(each) / 2 for each in range(len(self._column))]
         highest = min(tops)
         top = [round(each - highest) + EDGE for each in tops]
