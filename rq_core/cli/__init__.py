@@ -8,8 +8,8 @@ that need them, so that ``--help`` stays quick.
 from __future__ import annotations
 
 OWN_PROCESS = "own process"
-"""The object in click's context if the process runs only this command. (Tests run commands in the process of the
-tests.)"""
+"""The object in click's context that says that the process runs only this command. (Tests run commands in their own
+process, without this object.)"""
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
-"""Chooses the columns of a table that fit a terminal, and their widths. A column is left out before a word is broken.
+"""Chooses the columns of a table that fit a terminal, and their widths.
 
-rich alone would narrow all columns, down to two letters, so that heads and words would be unreadable.
+A column is left out before a word is broken. rich alone would narrow all columns, down to two letters, so that words
+would be unreadable.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WORD_MAX: Final = 24
-"""Maximum number of characters of a word that is not broken. A longer word is broken before a column is left out."""
+"""Words up to this number of characters are never broken. A longer word is broken before a column is left out."""
 CUT_MIN: Final = 12
-"""Minimum number of characters to which a cell may be cut. If fewer characters fit, a column is left out."""
+"""Minimum number of characters that must be left of a shortened cell. If fewer fit, a column is left out."""
 _BETWEEN: Final = 3
-"""Characters that each column needs for its margin. The first column needs one character less."""
+"""Number of characters of margin for each column; the first column needs one less."""
 
 
 class Column(NamedTuple):
@@ -25,11 +26,11 @@ class Column(NamedTuple):
     title: str
     cells: Sequence[str]
     right: bool = False
-    """True if the cells are aligned to the right, as numbers are."""
+    """True if the cells are right-aligned, as numbers are."""
     whole: bool = False
-    """True if cells are shown whole, neither wrapped to several lines nor cut, regardless of their length."""
+    """True if cells are always shown in full, neither wrapped to several lines nor cut."""
     cut: bool = False
-    """True if a cell that is too long is cut. If false, the cell is wrapped to several lines."""
+    """True if a cell that is too long is cut. If false, it is wrapped to several lines."""
 
     @property
     def most(self) -> int:
@@ -40,7 +41,8 @@ class Column(NamedTuple):
 
     @property
     def least(self) -> int:
-        """The smallest width in characters at which no word is broken. A word longer than WORD_MAX may be broken."""
+        """The smallest width, in characters, at which the column is readable: no word up to WORD_MAX characters is
+        broken. A cut column needs CUT_MIN characters, and a ``whole`` column its full width."""
         from rich.cells import cell_len
 
         if self.whole:
@@ -65,9 +67,9 @@ def chosen(columns: Sequence[Column], width: int, drop: Sequence[str] = ()) -> l
 
 
 def widths(columns: Sequence[Column], width: int) -> list[int] | None:
-    """Return the width of each column in characters; None if the columns fit ``width`` only with broken words.
+    """Return the width of each column in characters; None if the columns do not fit ``width`` without broken words.
 
-    Spare characters go first to the column that needs the fewest to show all its cells on one line.
+    Spare characters go first to the column that needs the fewest of them to show every cell on one line.
     """
     found = [each.least for each in columns]
     spare = width - _total(found)
@@ -86,7 +88,8 @@ def _total(of_columns: Collection[int]) -> int:
 
 
 def table_of(columns: Sequence[Column], width: int) -> Table:
-    """Return a table of these columns. If they do not fit, cells are wrapped or cut, except in ``whole`` columns."""
+    """Return a table of these columns, ``width`` characters wide. If they do not fit, cells are wrapped or cut, except
+    in ``whole`` columns."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""The options by which a command selects many jobs, and the change of all selected jobs."""
+"""The options by which a command selects many jobs, and the change of the selected jobs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WORD_OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "since": ("TIME", "Jobs that came into their state at this time or later, like 11:00 (UTC)."),
     "until": ("TIME", "Jobs that came into their state before this time, like '10m ago'."),
 }
-"""The options that are words of a filter, each with its metavar and its help."""
+"""The options that are terms of a filter, each with the placeholder of its value and its help."""
 PAIR_OPTIONS: Final[Mapping[str, str]] = {
     "header": "Jobs with this header; may be repeated.",
     "arg": "Jobs with this argument; may be repeated.",
@@ -40,7 +40,7 @@ OWN_OPTIONS: Final = ("where", "limit", "resume", "dry_run", "yes")
 
 
 def filter_options(function: F) -> F:
-    """Add the options of a filter, and of a change of many jobs, to a command."""
+    """Add to a command the options of a filter and of a change of many jobs."""
     options: list[Callable[[F], F]] = [
         click.option(f"--{word}", metavar=metavar, help=says)
         for word, (metavar, says) in WORD_OPTIONS.items()
@@ -68,7 +68,7 @@ def filter_options(function: F) -> F:
 
 
 def split_options(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Divide the options of a command into two parts: those of ``filter_options``, and all others."""
+    """Split the options of a command into two dicts: the options of ``filter_options``, and all others."""
     own = {*WORD_OPTIONS, *PAIR_OPTIONS, *OWN_OPTIONS}
     return (
         {name: value for name, value in given.items() if name in own},
@@ -77,7 +77,7 @@ def split_options(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
 
 
 def check_either(ids: object, asked: Mapping[str, Any]) -> None:
-    """Raise UsageError unless the operator gave either job ids, or a filter with either --dry-run or --yes."""
+    """Raise UsageError unless the operator gave job ids, or a filter together with --dry-run or --yes."""
     context = click.get_current_context()
     said = [name for name, value in asked.items() if value]
     if ids and said:
@@ -93,7 +93,7 @@ def check_either(ids: object, asked: Mapping[str, Any]) -> None:
 
 
 def filter_of(queue: str | None, asked: Mapping[str, Any]) -> Filter:
-    """Return the filter in the options. Raises UsageError if it has no queue, or no other term."""
+    """Return the filter that the options describe. Raises UsageError if it has no queue, or no further term."""
     from datetime import UTC, datetime
 
     from rq_core.model.filters.filter_text import terms_of
@@ -125,9 +125,10 @@ def change_many(
     given: Mapping[str, Any],
     edit: Change | None = None,
 ) -> None:
-    """Change all jobs that match the options, and print how many were changed. With --dry-run, only count them.
+    """Change all jobs that match the options with ``verb``, and print how many were changed. With --dry-run, only count
+    them.
 
-    Raises ClickException if matching jobs are left.
+    ``asked``: the options of the filter. ``given``: the other options. Raises ClickException if matching jobs are left.
     """
     from rq_core.protocol.calls.admin import Change
     from rq_core.protocol.calls.bulk import VERBS, BulkChange, BulkPlace
@@ -166,7 +167,7 @@ class _Progress:
         self._dry_run = dry_run
         self._said_at = time.monotonic()
         self.last: BulkPlace | None = None
-        """The place that the change has reached."""
+        """The place in the queue that the change has reached; None at the beginning."""
 
     def __call__(self, place: BulkPlace) -> None:
         self.last = place
@@ -204,7 +205,10 @@ def _document(verb: str, wanted: Filter, made: JobsChanged, *, dry_run: bool) ->
 
 
 def _tell_left(made: JobsChanged, done: str, *, limited: bool) -> None:
-    """Raise ClickException if matching jobs are left, Exit with status 1 if jobs could not be read."""
+    """Raise ClickException if matching jobs are left, and Exit with status 1 if jobs could not be read.
+
+    ``done``: the participle of the change, such as "cancelled". ``limited``: True if the operator set a maximum number.
+    """
     if made.left:
         why = "; ".join(_WHY[word] for word in _WHY if made.outcomes.get(word))
         raise click.ClickException(f"{counted(made.left, 'job')} not {done}: {why}")

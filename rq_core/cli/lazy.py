@@ -1,4 +1,4 @@
-"""Groups of commands. LazyGroup imports a command when the command is used, not when its group lists it."""
+"""Groups of click commands whose modules are imported only when a command is used, so that ``--help`` is quick."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from typing import Any
 import click
 
 Commands = Mapping[str, tuple[str, str]]
-"""The commands by name: for each, the place of its definition (module:attribute), and the first sentence of its
-help."""
+"""Name of a command → the place of its definition (module:attribute), and the first sentence of its help."""
 
 
 class CommandGroup(click.Group):
-    """A group that has no options of its own. For an option before the command, the error says where the option
+    """A group of commands without options of its own. If an option comes before the command, the error says where it
     belongs."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words before the command. Raises UsageError for an option of the command."""
+        """Parse the words before the command's name. Raises UsageError for an option of the command among them."""
         words = list(args)
         try:
             return super().parse_args(ctx, args)
@@ -29,7 +28,7 @@ class CommandGroup(click.Group):
             raise
 
     def _takes(self, ctx: click.Context, words: Sequence[str], option: str) -> str:
-        """Return the words up to the command if the command has this option; otherwise an empty text."""
+        """Return the words up to the command's name if the command has this option; otherwise an empty text."""
         command: click.Command | None = self
         path = [ctx.command_path]
         for word in words:
@@ -70,10 +69,10 @@ class LazyGroup(CommandGroup):
         return found
 
     def says(self, ctx: click.Context, name: str) -> str:  # noqa: ARG002 - a subclass imports with it
-        """Return the sentence about a command for the list of commands."""
+        """Return the sentence about a command that the list of commands shows."""
         return self._places[name][1]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without an import of any command."""
+        """Write the list of commands, without importing the commands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, self.says(ctx, name)) for name in self.list_commands(ctx)])

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 UNSENT_S: Final = 0.5
-"""Seconds for which a command waits for a server that cannot be reached. The time is short, since an operator is
-waiting."""
+"""Seconds for which a command waits for a server that cannot be reached. It is short, because an operator waits."""
 UNKNOWN_S: Final = 30.0
 """Seconds for which a command waits for the answer to a call that was sent."""
 LIST_MAX: Final = 1_000_000_000
@@ -38,7 +37,7 @@ LIST_MAX: Final = 1_000_000_000
 
 
 def server_options(function: F) -> F:
-    """Add the options ``--redis`` and ``--prefix``. The command gets them as ``redis_url`` and ``prefix``."""
+    """Add the options ``--redis`` and ``--prefix``. The command receives them as ``redis_url`` and ``prefix``."""
     for option in (prefix_option, redis_option):
         function = option(function)
     return function
@@ -67,7 +66,8 @@ verbose_option = click.option(
 
 
 class Instant(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """The type of an option with a time, which :func:`rq_core.model.lib.moments.moment_of` converts to Unix ms."""
+    """The click type of an option with a time. :func:`rq_core.model.lib.moments.moment_of` converts the text to Unix
+    ms."""
 
     name = "time"
 
@@ -93,7 +93,7 @@ class Instant(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 def limit_option(what: str, most: int | None = None) -> Callable[[F], F]:
     """Return the option ``--limit``: the maximum number of entries to list, by default 100.
 
-    ``what``: the word for the entries. ``most``: the highest limit; None: any limit.
+    ``what``: the noun for the entries. ``most``: the highest allowed number; None: any.
     """
     return click.option(
         "--limit",
@@ -108,7 +108,7 @@ def limit_option(what: str, most: int | None = None) -> Callable[[F], F]:
 def audit_url_option(says: str) -> Callable[[F], F]:
     """Return the option ``--audit``: the URL of the audit database. ``says``: its help text.
 
-    The command gets None if neither the option nor the environment variable is set.
+    The command receives None if neither the option nor the environment variable is set.
     """
     return click.option(
         "--audit", "audit_url", metavar="URL", envvar=AUDIT_URL_VARIABLE, show_envvar=True, help=says,
@@ -116,10 +116,10 @@ def audit_url_option(says: str) -> Callable[[F], F]:
 
 
 def pauses_in_log(audit_url: str | None, queue: str, scopes: Sequence[str]) -> dict[str, Any]:
-    """Return the audit log's document of the last pause of each of these scopes, by scope.
+    """Return scope → the audit log's record of its last pause, for each of these scopes.
 
-    The answer is empty without scopes and without an audit database. If the database cannot be read, the answer is
-    empty, and standard error says why.
+    The answer is empty without scopes, without an audit database, or if the database cannot be read. In the last case,
+    standard error says why.
     """
     from rq_core.model import plugins
 
@@ -136,7 +136,7 @@ def pauses_in_log(audit_url: str | None, queue: str, scopes: Sequence[str]) -> d
 def inbox_url_option(says: str) -> Callable[[F], F]:
     """Return the option ``--inbox``: the URL of the database with the inbox. ``says``: its help text.
 
-    The command gets None if neither the option nor the environment variable is set.
+    The command receives None if neither the option nor the environment variable is set.
     """
     return click.option(
         "--inbox", "inbox_url", metavar="URL", envvar=INBOX_URL_VARIABLE, show_envvar=True, help=says,
@@ -145,7 +145,8 @@ def inbox_url_option(says: str) -> Callable[[F], F]:
 
 
 def wait_option(seconds: float, says: str) -> Callable[[F], F]:
-    """Return the option ``--wait``: the maximum seconds to wait for the mirror. ``seconds``: its default."""
+    """Return the option ``--wait``: maximum seconds to wait for the mirror. ``seconds``: its default. ``says``: its
+    help text."""
     return click.option(
         "--wait", "wait_s", type=click.FloatRange(min=0), default=seconds, show_default=True, metavar="SECONDS",
         help=says,
@@ -160,9 +161,9 @@ def _force(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 
 def force_option(also: str = "") -> Callable[[F], F]:
-    """Return the option ``--force``. With it, a command uses a server that it would otherwise refuse.
+    """Return the option ``--force``, with which a command accepts a server that it would otherwise refuse.
 
-    ``also``: a text to append to the option's help.
+    ``also``: text to append to the option's help.
     """
     return click.option(
         "--force",
@@ -174,8 +175,8 @@ def force_option(also: str = "") -> Callable[[F], F]:
 
 
 def once(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> str | None:
-    """Return the value of --queue; None without it. Raises BadParameter if --queue is repeated: click would accept
-    this."""
+    """Return the value of --queue, or None without it. Raises BadParameter if the option is repeated, which click would
+    accept."""
     if len(given) > 1:
         raise click.BadParameter("give one queue, or none for all", ctx, param)
     return given[0] if given else None
@@ -201,7 +202,7 @@ queues_option = click.option(
 
 @contextlib.contextmanager
 def showing_causes(*, verbose: bool) -> Iterator[None]:
-    """If the block cannot import an app's module and ``verbose`` is true, print the traceback of the import."""
+    """If the block fails to import an app's module and ``verbose`` is true, also print the traceback of the import."""
     try:
         yield
     except TargetBroken as error:
@@ -219,7 +220,7 @@ by_option = click.option(
 
 
 def audited_options(function: F) -> F:
-    """Add the options ``--by`` and ``--reason``. The event of the change has their values."""
+    """Add the options ``--by`` and ``--reason``. Their values are stored in the event of the change."""
     for option in (
         click.option("--reason", default="", help="Why the change is made, for the log."),
         by_option,
@@ -229,7 +230,8 @@ def audited_options(function: F) -> F:
 
 
 def actor(by: str | None) -> str:
-    """Return the operator's name for the log: ``by``, or the name of the system's user. Raises InvalidName."""
+    """Return the operator's name for the log: ``by``, or the name of the operating system's user. Raises
+    InvalidName."""
     if by is not None:
         return check_name("actor", by)
     try:
@@ -256,14 +258,14 @@ def connect(redis_url: str, prefix: str) -> Client:
 def known_queues(
     client: Client, *given: str | None, warned: bool = False, any_layout: bool = False
 ) -> list[str]:
-    """Return the given queues, without None. If none is given, return all queues that the user may read.
+    """Return the queues in ``given``, ignoring None. Without such queues, return all queues that the user may read.
 
-    Print on standard error: the queues that the user may not read, those of another layout, and words in the list of
-    queues that are not names. ``warned``: the caller has printed these words already. ``any_layout``: the caller checks
-    the layout itself.
+    Standard error names what is left out: queues that the user may not read, queues of another layout (version of the
+    key format), and words in the list of queues that are not names. ``warned``: True if the caller has already printed
+    these words. ``any_layout``: True if the caller checks the layout itself.
 
-    Raises UnknownQueue or InvalidName. Raises LayoutMismatch if a given queue, or each of all queues, has another
-    layout.
+    Raises UnknownQueue or InvalidName. Raises LayoutMismatch if a given queue has another layout, or if no queue has
+    this one.
     """
     queues = [queue for queue in given if queue is not None]
     for queue in queues:

@@ -1,4 +1,4 @@
-"""Finds what a command line names: an app, and the database of an inbox. Both may be those of a Django project."""
+"""Finds the app, or the inbox's database, that a command line names. Both may belong to a Django project."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SETTINGS_VARIABLE: Final = "DJANGO_SETTINGS_MODULE"
 _DJANGO: Final = "rq_core.contrib.django"
 _WORD: Final = re.compile(r"[\w-]+")
 _ALIAS: Final = "rq_core.inbox_alias"
-"""The key in ``click.Context.meta`` of the alias that names the inbox of a command."""
+"""The key in ``click.Context.meta`` under which the Django alias of the inbox's database is kept."""
 
 
 def check_target(target: str) -> str:
@@ -34,9 +34,9 @@ def check_target(target: str) -> str:
 
 
 def app_at(target: str) -> App:
-    """Import and return the app of a command that has no option ``--django``. Raises the errors of load_app.
+    """Import and return an app, for a command without the option ``--django``. Raises the errors of load_app.
 
-    Raises UsageError for an app that needs Django, if Django is not set up.
+    Raises UsageError if the app needs Django and Django is not set up.
     """
     from rq_core.app.loading import load_app
 
@@ -46,10 +46,10 @@ def app_at(target: str) -> App:
 
 @contextlib.contextmanager
 def explaining_django(target: str, *, has_option: bool = False) -> Iterator[None]:
-    """Raise UsageError, which says what to add to the command line, if the import of ``target`` in the block needs
-    Django.
+    """If importing ``target`` in the block fails because Django is not set up, raise a UsageError that says what to add
+    to the command line.
 
-    ``has_option``: whether the command has the option ``--django``.
+    ``has_option``: True if the command has the option ``--django``.
     """
     if has_option and target.partition(":")[0] == _DJANGO:
         raise UsageError(_needs_django(target, has_option=True))
@@ -86,11 +86,10 @@ def _is_of_missing_setup(error: BaseException | None) -> bool:
 
 
 def inbox_argument(ctx: click.Context, _: click.Parameter, given: str | None) -> str | None:
-    """Return the URL or path of an inbox's database, for an option or an argument that may also be an alias of Django's
-    DATABASES.
+    """Return the URL or path of an inbox's database. ``given`` may also be an alias in Django's DATABASES.
 
-    An alias needs the variable DJANGO_SETTINGS_MODULE. Raises InvalidOption for a word alone that is neither an alias
-    nor a file: it would become the name of a new file.
+    An alias needs the environment variable DJANGO_SETTINGS_MODULE. Raises InvalidOption for a single word that is
+    neither an alias nor a file, because it would become the name of a new file.
     """
     if given is None or _WORD.fullmatch(given) is None:
         return given
@@ -108,23 +107,25 @@ def inbox_argument(ctx: click.Context, _: click.Parameter, given: str | None) ->
 
 
 def check_inbox(given: str, alias: str) -> None:
-    """Raise InvalidOption for a word alone that is no file. ``alias``: how to give an alias of Django's DATABASES."""
+    """Raise InvalidOption for a single word that is not a file. ``alias``: text for the error about aliases in Django's
+    DATABASES."""
     if _WORD.fullmatch(given) is not None and not Path(given).exists():
         must = f"must be a URL, or the path of a file, such as ./{given}; {alias}"
         raise InvalidOption.of("inbox", given, must)
 
 
 def inbox_alias(ctx: click.Context) -> str | None:
-    """Return the alias of DATABASES that the command line gave for the inbox; None if it gave a URL or a path."""
+    """Return the alias in Django's DATABASES by which the command line named the inbox; None if it gave a URL or a
+    path."""
     found: str | None = ctx.meta.get(_ALIAS)
     return found
 
 
 def of_inbox(alias: str | None, error: RqCoreError) -> RqCoreError:
-    """Return the error to show for an error of an inbox.
+    """Return the error to show to the operator for an error of an inbox.
 
-    ``alias`` is the alias of DATABASES that the command line gave. With an alias, the error of a missing inbox or of a
-    missing SQLite file names ``manage.py migrate``.
+    ``alias``: the alias in Django's DATABASES that the command line gave, or None. With an alias, the error of a
+    missing inbox or SQLite file advises ``manage.py migrate``.
     """
     if alias is None or not (
         isinstance(error, InboxMissing) or getattr(error, "lacks_file", False)

@@ -1,6 +1,6 @@
-"""The group of all commands. It prints each error as one line on standard error: ``rq-core: …``.
+"""The group of all ``rq-core`` commands. It prints each error as one line on standard error: ``rq-core: …``.
 
-A traceback means a bug, in rq-core or in the code that it imports.
+A traceback therefore means a bug, in rq-core or in the code that it imports.
 """
 
 from __future__ import annotations
@@ -69,18 +69,19 @@ COMMANDS: Final[Commands] = {
 
 
 SENTENCE_MAX: Final = 200
-"""Maximum number of characters of a plugin's first sentence in the list of commands."""
+"""Maximum number of characters of the sentence about a plugin in the list of commands."""
 
 
 class Root(LazyGroup):
-    """The group of this package's commands and of plugins' commands."""
+    """The group of this package's commands and of the commands of plugins."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of this package's commands in the order of the table, then those of plugins."""
+        """Return the names of this package's commands, in the order of the table, and then those of plugins."""
         return [*super().list_commands(ctx), *sorted(plugins.commands().keys() - COMMANDS.keys())]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command; None for an unknown name. Raises ClickException for an unusable plugin."""
+        """Import and return a command; None for an unknown name. Raises ClickException for a plugin that cannot be
+        used."""
         own = super().get_command(ctx, cmd_name)
         point = plugins.commands().get(cmd_name) if own is None else None
         if point is None:
@@ -96,8 +97,8 @@ class Root(LazyGroup):
         return found
 
     def says(self, ctx: click.Context, name: str) -> str:
-        """Return the sentence about a command for the list of commands. For a plugin, this is its help's first
-        sentence."""
+        """Return the sentence about a command that the list of commands shows. For a plugin, this is the first sentence
+        of its help."""
         if name in COMMANDS:
             return super().says(ctx, name)
         try:
@@ -107,7 +108,7 @@ class Root(LazyGroup):
         return command.get_short_help_str(SENTENCE_MAX) if command is not None else ""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, and drop its result: the result is no exit status."""
+        """Run the command, and drop its return value, so that it does not become the exit status."""
         try:
             super().invoke(ctx)
         except KeyboardInterrupt:

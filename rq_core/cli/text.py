@@ -17,14 +17,13 @@ if TYPE_CHECKING:
 FIELD_MAX: Final = 1_000
 """Maximum number of characters in a cell of a table."""
 PROSE_WIDTH: Final = 140
-"""Smallest width of a terminal, in characters, at which a table has a column of sentences."""
+"""Minimum width of a terminal, in characters, for a table with a column of sentences."""
 PIPED_WIDTH: Final = 1_000
-"""Width of a line, in characters, if the output is no terminal. It is so large that nothing is cut."""
+"""Width of a line, in characters, if the output is not a terminal. It is so large that nothing is cut."""
 
 
 def terminal() -> Console:
-    """Return the console that prints tables. It is as wide as the terminal; without a terminal, its width is
-    PIPED_WIDTH.
+    """Return the console that prints tables, as wide as the terminal, or PIPED_WIDTH if the output is not a terminal.
 
     The environment variable COLUMNS sets another width, from 1 to PIPED_WIDTH.
     """
@@ -45,11 +44,11 @@ def print_table(
     drop: Sequence[str] = (),
     right: Collection[str] = (),
 ) -> None:
-    """Print rows as a table with heads; without rows, print ``empty``.
+    """Print rows as a table, or ``empty`` if there are no rows.
 
-    Numbers, and the columns named in ``right``, are aligned to the right. Cells of the columns named in ``whole`` are
-    never wrapped. On a narrow terminal, columns are left out in the order of ``drop``, until the words of the others
-    fit. Then a line names the missing columns. Pass ``drop`` only in commands whose option --json prints all columns.
+    Columns in ``right``, and numbers, are right-aligned. Columns in ``whole`` are never wrapped. If the terminal is too
+    narrow, columns are left out in the order of ``drop``, and a last line names them. Use ``drop`` only in commands
+    whose option --json prints all columns.
     """
     found = [list(row) for row in rows]
     if not found:
@@ -87,8 +86,8 @@ def print_records(
 ) -> None:
     """Print rows as a table whose last column has sentences.
 
-    On a terminal narrower than PROSE_WIDTH, print each row as several lines: the first cell, the other cells with their
-    heads, and the sentences.
+    On a terminal narrower than PROSE_WIDTH, print each row on several lines: the first cell, then the other cells with
+    their heads, then the sentences.
     """
     import textwrap
 
@@ -109,6 +108,6 @@ def print_records(
 def say(line: object = "", *, err: bool = False) -> None:
     """Print one line, with control characters escaped.
 
-    All commands print text with this function, so that no control character in a job's text reaches the terminal.
+    All commands print with this function, so that control characters in a job's text cannot affect the terminal.
     """
     click.echo(fit(line), err=err)

@@ -1,4 +1,4 @@
-"""Commands that change jobs and queues. The log has each change, with the operator and the reason."""
+"""Commands that change jobs and queues. The audit log has each change, with the operator and the reason."""
 
 from __future__ import annotations
 
@@ -151,9 +151,10 @@ def prune_command(ids: Sequence[str], **given: Any) -> None:
 def _apply(
     client: Client, verb: Verb, ids: Sequence[str], given: dict[str, Any], done: set[str]
 ) -> None:
-    """Change the jobs with ``verb``, and print the outcome of each job.
+    """Change the jobs with ``verb`` (such as cancel), and print the outcome of each job.
 
-    Without --queue, find the queue of each job first. Raises ClickException if a job's outcome is not in ``done``.
+    Without --queue, find the queue of each job first. Raises ClickException if a job has an outcome that is not in
+    ``done``.
     """
     outcomes: dict[str, str] = {}
     for queue, chosen in _by_queue(client, ids, given["queue"]).items():
@@ -186,8 +187,8 @@ def _meaning(outcome: str) -> str:
 
 
 def _by_queue(client: Client, ids: Sequence[str], queue: str | None) -> dict[str, list[str]]:
-    """Return queue → ids. A job that is in no queue is left out. With ``queue``, all ids are taken for ids of this
-    queue."""
+    """Return queue → ids of its jobs. A job that no queue has is left out. If ``queue`` is given, all ids are assumed
+    to be of this queue."""
     where = known_queues(client, queue)
     if queue is not None:
         return {queue: list(dict.fromkeys(ids))} if ids else {}

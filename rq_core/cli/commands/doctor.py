@@ -116,7 +116,8 @@ class _CannotTell(click.ClickException):
 
 
 def _report_on_server(remarks: Sequence[server_check.Remark]) -> dict[str, Any]:
-    """Return the report on the server's settings, in the form of a queue's report. The doctor cannot repair them."""
+    """Return the report on the server's settings, in the form of a queue's report. ``remarks``: what is wrong with
+    them. The doctor cannot repair them."""
     found: list[dict[str, Any]] = [
         {"kind": r.about, "job": None, "keys": [], "says": r.says, "mendable": False}
         for r in remarks
@@ -136,8 +137,8 @@ def _report(
 
 
 def _queues_of_log(client: Client, audit_url: str | None) -> tuple[list[str], list[str]]:
-    """Return two lists: the queues that Redis should have according to the audit log, and the errors of reading the
-    log."""
+    """Return two lists: the queues that Redis should have according to the audit log, and the error messages from
+    reading the log."""
     if audit_url is None:
         return [], []
     try:
@@ -150,9 +151,10 @@ def _queues_of_log(client: Client, audit_url: str | None) -> tuple[list[str], li
 def _named(
     client: Client, queues: Sequence[str], of_log: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Return two lists: the queues in Redis to examine, and the queues that only the log has.
+    """Return two lists: the queues in Redis to examine, and the queues that only the audit log has.
 
-    The first list includes queues that the list of queues lacks and the log has. Raises UnknownQueue.
+    Without ``queues``, all queues are examined, including those that are missing in the list of queues but in the log.
+    Raises UnknownQueue.
     """
     listed = client.run(client.calls.reads.queues()) if of_log else []
     unlisted = [queue for queue in of_log if queue not in listed]
@@ -165,7 +167,7 @@ def _named(
 
 
 def _report_on_list(client: Client, *, mend: bool) -> dict[str, Any]:
-    """Return the report on the list of queues: on its words that cannot be names of queues.
+    """Return the report on the list of queues: the words in it that cannot be names of queues.
 
     With ``mend``, remove these words.
     """
@@ -184,11 +186,11 @@ def _report_on_list(client: Client, *, mend: bool) -> dict[str, Any]:
 def _report_on_inbox(
     client: Client, inbox_url: str, queues: Sequence[str], alias: str | None
 ) -> dict[str, Any]:
-    """Return the report on an inbox, in the form of a queue's report. If ``queues`` is not empty, report only on
-    these.
+    """Return the report on an inbox, in the form of a queue's report. If ``queues`` is not empty, report only on these
+    queues.
 
-    ``alias``: the alias of Django's DATABASES by which the command line named the inbox. Commands in the report then
-    have it in place of the word URL.
+    ``alias``: the alias in Django's DATABASES by which the command line named the inbox, or None. Commands in the
+    report then have it in place of the word URL.
     """
     from rq_core.metrics.causes import causes_of_inbox
 
@@ -214,7 +216,7 @@ def _report_on_inbox(
 
 
 def _report_unlisted(client: Client, queue: str, report: dict[str, Any], *, mend: bool) -> None:
-    """Report a queue that the list of queues lacks. With ``mend``, add the queue to the list."""
+    """Add to a queue's report that the list of queues lacks the queue. With ``mend``, add the queue to the list."""
     if queue in client.run(client.calls.reads.queues()):
         return
     says = "the list of queues lacks it: only its own workers and producers find it, until one of them starts"
@@ -227,8 +229,8 @@ def _report_unlisted(client: Client, queue: str, report: dict[str, Any], *, mend
 
 
 def _report_mirror(client: Client, queue: str, report: dict[str, Any]) -> None:
-    """Report events that have waited too long for the mirror. The doctor cannot report that no mirror runs, because
-    Redis does not know it."""
+    """Add to a queue's report the events that have waited too long for the mirror. The doctor cannot report that no
+    mirror runs, because Redis has no record of mirrors."""
     from rq_core.metrics.causes import mirror_behind
 
     looked, _ = client.run(client.calls.reads.looks([queue]))
@@ -243,7 +245,11 @@ def _report_mirror(client: Client, queue: str, report: dict[str, Any]) -> None:
 def _examine(
     client: Client, queue: str, by: str | None, report: dict[str, Any], audit: Audit
 ) -> None:
-    """Examine a queue and add the findings to its report. With ``by`` (the operator's name), repair the findings."""
+    """Examine a queue, and add the findings to its report. If ``by`` (the operator's name) is given, repair the
+    findings.
+
+    ``audit``: a function that also reads the audit database.
+    """
     from rq_core.doctor import Kind, diagnose, repair
 
     try:
@@ -265,9 +271,9 @@ def _audit(
     *,
     is_logged: bool,
 ) -> Evidence | None:
-    """Read a queue from Redis and from the audit log; None: there is no log of the queue, or reading failed.
+    """Read a queue from Redis and from the audit log. Return None if the queue has no log, or if reading failed.
 
-    ``is_logged``: whether the log has the queue.
+    ``is_logged``: True if the audit log has the queue.
     """
     if audit_url is None or report["error"] is not None:
         return None
@@ -293,9 +299,9 @@ def _document(finding: Finding) -> dict[str, Any]:
 
 
 def _print(report: dict[str, Any], name: str, *, mend: bool, compared: bool) -> None:
-    """Print a report. ``name``: its subject if the report is not about a queue.
+    """Print a report. ``name``: its subject if it is not about a queue.
 
-    ``compared``: false if an audit database was given and could not be read.
+    ``compared``: False if an audit database was given and could not be read.
     """
     agrees = "all agrees" if compared else "Redis agrees with itself, and was not compared with SQL"
     queue, found, left = report["queue"] or name, report["found"], report["left"]
@@ -316,8 +322,8 @@ def _print(report: dict[str, Any], name: str, *, mend: bool, compared: bool) -> 
 
 
 def _line(finding: Mapping[str, Any], subject: str) -> str:
-    """Return a finding as one line. If its sentence lacks the job's id, the id comes first. ``subject``: the word
-    before the line, which is not repeated."""
+    """Return a finding as one line. The job's id comes first, unless the finding's sentence has it. ``subject``: the
+    word that is printed before the line, and therefore not repeated in it."""
     job, says = finding["job"], finding["says"]
     of_job = f"job {job}: " if job and job not in says else ""
     of_kind = "" if finding["kind"] == subject == "inbox" else f"{finding['kind']}: "

@@ -48,7 +48,7 @@ HOW: Final = (
 
 
 class _Command(click.Command):
-    """A command whose usage errors also tell how to pass the task's arguments."""
+    """A command whose usage errors also say how to pass the task's arguments."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -163,8 +163,7 @@ def enqueue(ctx: click.Context, /, queue: str, task: str, **given: Any) -> None:
 
 @contextlib.contextmanager
 def _saying_how(values: dict[str, Any]) -> Iterator[None]:
-    """If the block raises ArgumentsInvalid, and the operator gave no arguments, add to the error how to pass
-    arguments."""
+    """Add to an error ArgumentsInvalid of the block how to pass arguments, if the operator gave none (``values``)."""
     try:
         yield
     except ArgumentsInvalid as error:
@@ -174,7 +173,7 @@ def _saying_how(values: dict[str, Any]) -> Iterator[None]:
 
 
 def _why_not(app: App, handle: JobHandle[Any], queue: str, given: dict[str, Any]) -> str:
-    """Return why no job was enqueued, as a phrase about the existing job whose handle was returned."""
+    """Return why no job was enqueued, as a phrase about the existing job, whose handle the call returned."""
     asked = given["job_id"]
     if (asked is None and given["idempotency_key"] is None) or asked not in (None, handle.id):
         return "has the unique name of this call"
@@ -184,7 +183,7 @@ def _why_not(app: App, handle: JobHandle[Any], queue: str, given: dict[str, Any]
 
 
 class Terminal(Connections):
-    """Makes clients with the short timeouts of the command line."""
+    """Creates clients with the short timeouts of the command line, for an App."""
 
     def __init__(self, url: str, prefix: str) -> None:
         super().__init__(url, prefix=prefix)
@@ -214,7 +213,8 @@ def _app(target: str | None) -> App:
 
 
 def _server(ctx: click.Context, app: App, given: dict[str, Any]) -> tuple[str, str]:
-    """Return the URL and the prefix: from the command line, else from the app in --app, else from the environment."""
+    """Return the server's URL and the key prefix: from the command line, else from the app in --app, else from the
+    environment."""
     told = click.core.ParameterSource.COMMANDLINE
     url = app.redis_url if given["target"] is not None else given["redis_url"]
     prefix = app.prefix if given["target"] is not None else given["prefix"]
@@ -226,7 +226,7 @@ def _server(ctx: click.Context, app: App, given: dict[str, Any]) -> tuple[str, s
 
 
 def parse_args(text: str) -> dict[str, Any]:
-    """Parse a JSON object strictly. Refuse NaN, repeated names and lone surrogates, which Python would accept.
+    """Parse a JSON object. Unlike Python, refuse NaN, repeated names and lone surrogates.
 
     Raises click.UsageError.
     """

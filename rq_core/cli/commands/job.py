@@ -1,7 +1,7 @@
 """The commands ``rq-core job`` and ``rq-core watch``.
 
-``job`` shows a job's state and the caps for which the job waits. ``watch`` shows a job's progress, its stream, and how
-it ended.
+``job`` shows a job's state and the limits for which it waits. ``watch`` shows a job's progress, the chunks of its
+stream, and how it ended.
 """
 
 from __future__ import annotations
@@ -152,9 +152,9 @@ def _print(rows: Rows) -> None:
 
 
 LOOK_S = 0.5
-"""Seconds between two looks at a job that is watched."""
+"""Seconds between two reads of a watched job."""
 WORKERS_S = 10.0
-"""Seconds between two looks whether workers serve the queues of a watched job that waits."""
+"""Seconds between two checks whether workers serve the queues for which a watched job waits."""
 
 
 @click.command("watch")
@@ -192,13 +192,13 @@ def watch_command(
 
 
 def _is_known(client: Client, queue: str, job_id: str) -> bool:
-    """Return whether Redis has the stream of a job that has left, or knows how the job ended."""
+    """Return whether Redis has the stream of an ended job, or its outcome."""
     look = client.run(client.calls.reads.stream(queue, job_id, StreamPlace(0, 0, None)))
     return bool(look.last) or _outcome(client, queue, job_id) is not None
 
 
 def _outcome(client: Client, queue: str, job_id: str) -> Outcome[Any] | None:
-    """Return how a job has ended; None if it has not, or if Redis does not know it."""
+    """Return how a job has ended; None if it has not ended, or if Redis no longer has its outcome."""
     found = client.run(client.calls.endings.look(queue, [job_id])).get(job_id)
     return found.known if isinstance(found, Absent) else found
 
@@ -234,7 +234,7 @@ def _watch(client: Client, queue: str, job_id: str, after: int, *, as_json: bool
 
 
 def _unserved(client: Client, queue: str, job_id: str, *, is_parked: bool) -> set[str]:
-    """Return the queues that no worker serves, of a job that waits and of its children that have not ended."""
+    """Return the queues without a worker, among the queues of a waiting job and of its children that have not ended."""
     queues = {queue}
     if is_parked:
         children = client.run(client.calls.families.children(job_id, [queue])) or ()

@@ -40,13 +40,13 @@ JOBS_MAX: Final = 10_000
 NAMES_MAX: Final = 100_000
 """Maximum number of names that `rq-core unique` lists."""
 FREE: Final = "free"
-"""The word of `rq-core unique QUEUE free NAME` that frees a name."""
+"""The word that frees a unique name, in `rq-core unique QUEUE free NAME`."""
 
 
 def show(view: ListView[Any], found: Found[Any], *, as_json: bool) -> None:
-    """Print the rows of a list. On standard error, print why rows could not be read.
+    """Print the rows of a list. On standard error, say why rows could not be read.
 
-    Raises Exit with status 1 if there are unreadable rows.
+    Raises Exit with status 1 if some rows could not be read.
     """
     if as_json:
         print_json([view.document(row) for row in found.rows])
@@ -115,7 +115,7 @@ def _queue_of(client: Client, given: str | None) -> str:
 
 
 def _show_of_queue(name: str, given: dict[str, Any], *asked: Any) -> None:
-    """Print the list ``name`` of a queue. ``asked``: further arguments of the list's query."""
+    """Print the list with the name ``name`` for one queue. ``asked``: further arguments of the list's query."""
     view = LISTS[name]
     with connect(given["redis_url"], given["prefix"]) as client:
         queue = _queue_of(client, given["queue"])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _most(family: Family) -> str:
-    """Return the maximum number of samples of a family as text, such as ``4 a queue``."""
+    """Return the maximum number of samples of a metric family as text, such as ``4 a queue``."""
     return f"{family.samples_max:,}{' a queue' if 'queue' in family.labels else ''}"
 
 

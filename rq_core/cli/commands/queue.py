@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from rq_core.connections.client import Client
 
 LOOK_EVERY_S: Final = 0.1
-"""Seconds between two attempts to delete the queue while the mirror lags."""
+"""Seconds between two attempts to delete a queue while the mirror must still copy its events."""
 TELL_AFTER_S: Final = 0.5
-"""Seconds after which the command says for what it waits. A mirror that runs needs less."""
+"""Seconds after which the command says that it waits for the mirror. A running mirror is usually faster."""
 
 
 @click.group(cls=CommandGroup)

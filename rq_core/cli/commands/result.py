@@ -93,7 +93,7 @@ def result(
 
 
 def _queue_of(client: Any, job_id: str, queues: list[str]) -> str | None:
-    """Return the first queue that has the job or its outcome; None if no queue has either."""
+    """Return the first of ``queues`` that has the job or its outcome; None if no queue does."""
     from rq_core.protocol.reads.result_reads import Absent
 
     for queue in queues:
@@ -104,7 +104,7 @@ def _queue_of(client: Any, job_id: str, queues: list[str]) -> str | None:
 
 
 def _queue_in_log(job_id: str, audit_url: str | None) -> str | None:
-    """Return the queue of the job's latest event in the log; None without a log or an event."""
+    """Return the queue of the job's latest event in the audit log; None without a log or an event."""
     if audit_url is None:
         return None
     events = plugins.history_reader()(audit_url, job_id, None)

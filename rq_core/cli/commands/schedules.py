@@ -1,4 +1,5 @@
-"""The commands ``rq-core schedules``, which lists schedules, and ``rq-core schedule …``, which shows or changes one."""
+"""The commands ``rq-core schedules``, which lists schedules, and ``rq-core schedule …``, which shows or changes one
+schedule."""
 
 from __future__ import annotations
 
@@ -139,9 +140,9 @@ def history_command(
 
 
 def _history(queue: str, name: str, count: int, audit_url: str | None) -> dict[str, Any]:
-    """Return the log's data about a schedule. Raises AuditNotConfigured without an audit database.
+    """Return the audit log's data about a schedule. Raises AuditNotConfigured without an audit database.
 
-    Raises ClickException if the log does not have the schedule.
+    ``count``: number of instants. Raises ClickException if the log does not have the schedule.
     """
     from rq_core.model import plugins
     from rq_core.model.keys import check_name
@@ -179,8 +180,10 @@ def _words(at: int, rule: Recurrence) -> str:
 def _stored_rule(
     client: Client, queue: str, name: str, hint: str = ""
 ) -> tuple[Recurrence, Schedule]:
-    """Return a schedule's parsed rule, and the schedule itself. Raises ClickException if the queue lacks the
-    schedule."""
+    """Return a schedule's parsed rule, and the stored schedule. Raises ClickException if the queue lacks the schedule.
+
+    ``hint``: the end of the error's text.
+    """
     from rq_core.model.recurrence import from_json
 
     known_queues(client, queue)
@@ -245,7 +248,7 @@ def set_command(
 
 
 def _unregistered(client: Client, queue: str, task: str) -> str:
-    """Return a sentence if no worker has registered the task in the queue; empty if a worker has."""
+    """Return a warning if no worker has registered the task in the queue; otherwise an empty text."""
     registered = client.run(client.calls.caps.registered(queue))
     if task in registered:
         return ""
@@ -276,10 +279,9 @@ def _with_job(
 def _with_stored_job(
     client: Client, queue: str, name: str, options: dict[str, Any]
 ) -> tuple[Declaration, int]:
-    """Return two values: a declaration of the schedule, with a new rule and the stored job, and the stored version.
+    """Return a declaration of the schedule with a new rule and its stored job, and the version of the stored schedule.
 
-    Pass the version with the change: the change then cannot undo another operator's change of the job. Raises
-    ClickException.
+    With this version, the change cannot overwrite another operator's change of the job. Raises ClickException.
     """
     from rq_core.model.keys import queue_keys
     from rq_core.model.recurrence import recurrence
@@ -380,7 +382,7 @@ _DONE: Final = {
         "is not changed: its rule is what code declared",
     ),
 }
-"""The words for each kind of change: first if the change was made, then if the change was not needed."""
+"""Two texts for each kind of change: one if the change was made, one if it was not needed."""
 
 
 def _is_removed(queue: str, name: str) -> str:
@@ -389,7 +391,7 @@ def _is_removed(queue: str, name: str) -> str:
 
 
 def _missing(client: Client, queue: str, name: str) -> str:
-    """Return the reason why a schedule could not be changed: it was removed, or it never existed."""
+    """Return why a schedule could not be changed: it was removed, or it never existed."""
     stored = client.run(client.calls.schedules.stored(queue, [name])).get(name)
     return _is_removed(queue, name) if stored else f"queue {queue} has no schedule {name}"
 
@@ -403,7 +405,11 @@ def _print(
     words: tuple[str, str] = ("is set (version {})", "is the same"),
     missing: str = "",
 ) -> None:
-    """Print the outcome of a change. Raises ClickException if the change was not made."""
+    """Print the outcome of a change of a schedule. Raises ClickException if the change was not made.
+
+    ``words``: the texts if the change was made, and if it was not needed. ``missing``: the error's text if the schedule
+    is missing.
+    """
     if given["as_json"]:
         print_json({"queue": queue, "name": name, "outcome": outcome, "version": version})
     elif outcome in ("changed", "same"):

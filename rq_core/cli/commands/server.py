@@ -25,11 +25,11 @@ from rq_core.model.lib.url import REDIS_URL_VARIABLE
 from rq_core.views.text import span
 
 OTHERS: Final = "--dir names the server of another folder"
-"""The hint that follows the message that no server runs."""
+"""The hint that follows the message that no embedded server runs."""
 
 
 def _directory(_ctx: click.Context, _param: click.Parameter, given: Path | None) -> Path:
-    """Return the directory in --dir. Without it, return the directory of an embedded URL in the environment, or the
+    """Return the directory in --dir. Without --dir, return the directory of an embedded URL in the environment, or the
     default."""
     from rq_core.embedded import server as embedded
 

@@ -1,4 +1,5 @@
-"""The commands ``steps``, ``children``, ``signal`` and ``fork`` of ``rq-core``, which are about durable jobs."""
+"""The commands ``steps``, ``children``, ``signal`` and ``fork`` of ``rq-core``, which concern durable jobs (jobs with
+saved steps)."""
 
 from __future__ import annotations
 
@@ -129,7 +130,7 @@ def children(
 def _wake(
     client: Client, job_id: str, queues: list[str], by: str, reason: str, *, as_json: bool
 ) -> None:
-    """Send a parked job the signal that one of its children has ended: it looks at all of them."""
+    """Wake a parked job so that it checks all its children, by the signal that one of them has ended."""
     job = client.run(client.calls.reads.job(job_id, queues))
     if job is None:
         raise _not_alive(client, job_id, queues)
@@ -158,7 +159,7 @@ def _wake(
 
 
 def _not_alive(client: Client, job_id: str, queues: list[str]) -> click.ClickException:
-    """Return the error for a job that is not in Redis. It says how the job has ended, if Redis keeps its result."""
+    """Return the error for a job that is not in Redis. If Redis keeps the job's outcome, the error gives it."""
     for queue in queues:
         end = client.run(client.calls.endings.look(queue, [job_id])).get(job_id)
         if end is not None and (word := end_of(end)) != "gone":
@@ -179,7 +180,8 @@ def _none(job_id: str, found: SavedSteps) -> str:
 
 
 def _sent_says(client: Client, queue: str, record: Sending, sent: Sent) -> str:
-    """Return a sentence about a signal that Redis took, or that it knew already by its key."""
+    """Return a sentence about the effect of a sent signal. Redis has stored it, or had already got a signal with its
+    key."""
     if sent.outcome == "woken":
         return "the job is ready: it was parked for this signal"
     if sent.outcome == "known":

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 DROPPED: Final = (
     "ended/s", "scheduled", "parked", "ready/s", "backlog", "blocked lanes", "dead", "workers", "running", "oldest",
 )  # fmt: skip
-"""Columns that are left out on a narrow terminal, in this order. A column that shows a present cause is left out
-last."""
+"""Columns to leave out on a narrow terminal, in this order. Columns that show a current problem are left out last."""
 OF_CAUSE: Final = {
     "RqCoreNoWorker": "workers",
     "RqCoreNoClaims": "scheduled",
@@ -51,19 +50,19 @@ OF_CAUSE: Final = {
     "RqCoreMirrorBehind": "backlog",
     "RqCoreAuditDown": "backlog",
 }
-"""The column of the table that shows a cause, by the name of the cause's alert."""
+"""Name of an alert → the column that shows its cause."""
 CAUSES_MAX: Final = 12
-"""Maximum number of causes on a screen. With --once, all causes are printed."""
+"""Maximum number of problems on a screen. With --once, all are printed."""
 SAYS_MAX: Final = 400
-"""Maximum number of characters of the text of a cause."""
+"""Maximum number of characters of the text of a problem."""
 
 
 class Frame(NamedTuple):
-    """The state of the queues, of the log and of the inbox at one moment."""
+    """The contents of one screen: the state of the queues, of the audit log and of the inbox at one moment."""
 
     state: Overview | Unread
     log: LogOverview | Unread | None
-    """The state of the log; None without --audit."""
+    """The state of the audit log; None without --audit."""
     at: float
     """Time at which the state was read, in seconds of the monotonic clock."""
     inbox: InboxOverview | Unread | None = None
@@ -167,9 +166,9 @@ def _watch(look: Callable[[], Frame], frame: Frame, every: float) -> None:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], bool]]:
-    """Yield a function that waits some seconds for the key q, and returns whether the key was typed.
+    """Yield a function that waits for the key q for some seconds, and returns whether it was typed.
 
-    If standard input is no terminal, the function only waits.
+    If standard input is not a terminal, the function only waits.
     """
     if not sys.stdin.isatty():
 
@@ -207,7 +206,7 @@ def _keys() -> Iterator[Callable[[float], bool]]:
 
 
 def document_of(frame: Frame) -> dict[str, Any]:
-    """Return a frame as a JSON document. Its durations are in ms."""
+    """Return a frame (the state at one moment) as a JSON document. Its durations are in ms."""
     from rq_core.metrics.causes import Unread, causes
     from rq_core.views.queues import queue_document
 
@@ -237,10 +236,10 @@ def _log_document(log: LogOverview) -> list[dict[str, Any]]:
 def render(
     frame: Frame, before: Frame | None, width: int, height: int | None = None
 ) -> RenderableType:
-    """Return a frame as text, ``width`` characters wide.
+    """Return a frame (the state at one moment) as text, ``width`` characters wide.
 
-    ``height``: the number of lines; queues and causes that do not fit are left out. Rates are averages since the frame
-    ``before``.
+    ``height``: number of lines; queues and problems that do not fit are left out. None: no limit. Rates are averages
+    since the frame ``before``.
     """
     from rich.console import Group
     from rich.text import Text
@@ -271,7 +270,7 @@ def render(
 
 
 def _lines(text: Text, width: int) -> int:
-    """Return the number of lines of a text that is wrapped to ``width`` characters."""
+    """Return how many lines a text takes if it is wrapped to ``width`` characters."""
     from rich.console import Console
 
     return len(text.wrap(Console(width=width), width)) if text else 0
@@ -314,7 +313,7 @@ def _queues(
     shown: Sequence[QueueOverview],
     alerts: Sequence[str],
 ) -> RenderableType:
-    """Return the table of queues. ``alerts``: the names of the alerts of all causes."""
+    """Return the table of queues. ``alerts``: the names of the alerts of all current problems."""
     from rq_core.cli.columns import Column, chosen, table_of
 
     columns = [
@@ -330,7 +329,7 @@ def _queues(
 def _columns(
     frame: Frame, before: Frame | None
 ) -> list[tuple[str, Callable[[QueueOverview], str]]]:
-    """Return (title, function) pairs. The function returns the column's cell for a queue."""
+    """Return (title, function) pairs for the table's columns. The function returns the cell for a queue."""
     earlier, rates = _earlier(before), _ended(frame, before)
 
     def change(queue: QueueOverview) -> str:
@@ -360,7 +359,7 @@ def _columns(
 
 
 def _parked(queue: QueueOverview) -> str:
-    """Return the number of parked jobs as text, with the time since the first of them was parked."""
+    """Return the number of a queue's parked jobs as text, with the time since the first of them was parked."""
     if queue.oldest_parked_ms is None:
         return f"{queue.parked:,}"
     return f"{queue.parked:,}, {oldest(queue.oldest_parked_ms, exact=True)}"
@@ -375,7 +374,8 @@ def _earlier(before: Frame | None) -> dict[str, int]:
 
 
 def _ended(frame: Frame, before: Frame | None) -> dict[str, float] | None:
-    """Return queue → claims that ended per second; None if one of the frames has no state of the log."""
+    """Return queue → claims that ended per second between two frames; None if one of the frames lacks the state of the
+    log."""
     from rq_core.metrics.causes import Unread
 
     if before is None or frame.log is None or before.log is None:

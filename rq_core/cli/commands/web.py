@@ -35,7 +35,7 @@ tokens_option = click.option(
 
 
 class WebGroup(CommandGroup):
-    """A group of commands with a default command, for a command line that names no command."""
+    """A group of click commands with a default command, which runs if the command line names none."""
 
     default: Final = "serve"
 
@@ -192,8 +192,8 @@ def mcp(
 
 @contextlib.contextmanager
 def _output_diverted() -> Iterator[None]:
-    """Redirect the block's standard output to standard error. The program that reads standard output expects only
-    answers."""
+    """Redirect the block's standard output to standard error, because the client program reads answers on standard
+    output."""
     sys.stdout.flush()
     own = os.dup(1)
     os.dup2(2, 1)
@@ -211,7 +211,8 @@ _OF_MCP: Final = ("anyio", "mcp")
 
 @contextlib.contextmanager
 def _extra(extra: str, does: str, *packages: str) -> Iterator[None]:
-    """If the block cannot import one of these packages, raise a ClickException that names the extra to install."""
+    """If the block cannot import one of ``packages``, raise a ClickException that names the extra to install. ``does``:
+    what needs the extra."""
     try:
         yield
     except ImportError as error:

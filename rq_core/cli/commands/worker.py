@@ -17,7 +17,7 @@ from rq_core.model.lib.url import AUDIT_URL_VARIABLE, INBOX_URL_VARIABLE, REDIS_
 
 
 def _weights(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> dict[str, int]:
-    """Parse texts like ``mail=3,reports`` to queue → weight. A queue without a weight has weight 1.
+    """Parse texts like ``mail=3,reports`` to queue → weight. The weight is 1 by default.
 
     If a queue is named twice, its last weight counts. Raises BadParameter.
     """
@@ -34,10 +34,10 @@ def _weights(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str])
 
 
 def _url_or(variable: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
-    """Return a callback for an option that names a URL.
+    """Return a callback for a click option that names a URL.
 
-    The callback returns the URL; None if the option is missing. For an option without a URL, it returns the URL in the
-    environment variable ``variable``. It raises BadParameter if the variable is empty.
+    The callback returns the URL, or None if the option is missing. If the option is given without a URL, it returns the
+    URL in the environment variable ``variable``, and raises BadParameter if the variable is empty.
     """
 
     def url_of(_ctx: click.Context, _param: click.Parameter, url: str | None) -> str | None:
