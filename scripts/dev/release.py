@@ -32,7 +32,7 @@ _MEMBERS: Final = (
 
 
 class ReleaseError(Exception):
-    """The release cannot be prepared."""
+    """The error for a release that cannot be prepared."""
 
 
 def with_version(pyproject: str, version: str) -> str:
@@ -55,9 +55,9 @@ def _order(version: str) -> tuple[int, int, int, str, int]:
 
 
 def with_release(changelog: str, version: str, day: dt.date) -> str:
-    """Return the changelog in which the unreleased changes belong to this version.
+    """Return the changelog with its unreleased changes moved under a heading for this version.
 
-    Raises ReleaseError if it has no unreleased changes, no heading for them, or a heading for this version already.
+    Raises ReleaseError if there are no unreleased changes, no heading for them, or already a heading for this version.
     """
     before, found, after = changelog.partition(f"{_HEADING}\n")
     if not found:

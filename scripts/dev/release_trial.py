@@ -35,16 +35,16 @@ SILENT: Final = "redis://127.0.0.1:1"
 
 
 class TrialError(Exception):
-    """Something does not work as installed."""
+    """The error for something that does not work as installed."""
 
 
 class Extra(NamedTuple):
-    """The check of an extra: a program that fails without the extra, and one that works with it."""
+    """How to check an extra: a program that fails without it, and one that uses it."""
 
     missing: tuple[str, ...]
-    """The arguments of Python for a program that needs the extra."""
+    """The arguments of Python that run a program which needs the extra, and must fail without it."""
     works: str
-    """A program that uses the extra through rq-core."""
+    """The text of a program that uses the extra through rq-core."""
 
 
 _CLI: Final = ("-m", "rq_core.cli")
@@ -113,7 +113,8 @@ def claimed(wheel: Path) -> list[str]:
 
 
 def untried(wheel: Path, pythons: Mapping[str, str | None]) -> list[str]:
-    """Return the versions that a wheel claims, and for which ``pythons`` has no interpreter."""
+    """Return the Python versions that a wheel claims to support, but that are not installed (``pythons``: version →
+    path or None)."""
     return [version for version in claimed(wheel) if pythons.get(version) is None]
 
 
@@ -197,7 +198,7 @@ def try_ten_lines(place: Place) -> None:
 
 
 def try_demo(place: Place) -> None:
-    """Run the demo. Raises TrialError unless the demo's three records agree."""
+    """Run the demo. Raises TrialError unless the three records that it compares agree."""
     _expect(place.run(*_CLI, "demo"), "All agree")
 
 

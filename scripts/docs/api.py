@@ -46,13 +46,14 @@ HIDDEN: Final = {
     "Rate": "family limit",
     "Task": "lane_of_claim",
 }
-"""Members, by class, that the pages omit: other rooms of rq_core call these members, and users' programs do not."""
+"""Members to omit from the pages, by class: other packages of rq_core call them, and users' programs do not."""
 _MADE_BY_RQ_CORE: Final = ("AsyncTask", "JobHandle", "NewJob", "PreparedTask", "Task")
-"""Classes whose objects rq-core creates for a program. The page omits how such an object is created."""
+"""Classes whose objects only rq-core creates. The page omits their constructors."""
 
 
 _NAMES: Final[list[str]] = vars(rq_core)["__all__"]
-"""The public names. `vars` is used because type checkers see another form of the module, which has no list."""
+"""The public names. They come from `vars`, because type checkers see another form of the module, without a list of
+names."""
 
 
 def api_md() -> str:

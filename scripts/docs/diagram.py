@@ -1,7 +1,7 @@
-"""Draws the table of states as a picture (SVG): ``docs/reference/states.svg``.
+"""Draws the table of job states as a picture (SVG): ``docs/reference/states.svg``.
 
 The positions of states and the paths of arrows are written here by hand. The arrows and their names come from the
-table. It is an error if an arrow of the table has no path here, or if a path here has no arrow.
+table. An arrow of the table without a path here is an error, and so is a path without an arrow.
 """
 
 from __future__ import annotations

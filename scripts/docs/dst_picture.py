@@ -124,6 +124,6 @@ def _clock(moment: datetime) -> str:
 
 
 def _clock_before(moment: datetime) -> str:
-    """Return the wall-clock time that the moment would have without the change of the UTC offset."""
+    """Return the wall-clock time that the moment would have if the UTC offset had not changed."""
     just_before = (moment - timedelta(seconds=1)).astimezone(ZoneInfo(ZONE))
     return f"{just_before.replace(tzinfo=None) + timedelta(seconds=1):%H:%M}"

@@ -8,7 +8,8 @@ rules. It runs when the documentation is generated, not at run time.
 - Each field of ``meta`` that a file reads or changes is declared: an undeclared field would be read as its default.
 - Each name that a file takes from an include is in the file's ``Uses``, and is used.
 - No file assigns a variable of another file, nor a field or an element of such a variable.
-- What one room takes from another (:mod:`rq_core.scripts.rooms`) is not assigned again, except for a few variables.
+- A name that one directory of ``lua/`` (a room, :mod:`rq_core.scripts.rooms`) takes from another is not assigned
+  again, except for a few variables.
 - Only the file that declares a list fills and reads the list.
 - A script runs each step that one of its parts has.
 - No function, and no body of a script, is longer than ``LINES_MAX``.
@@ -51,7 +52,7 @@ _SET = re.compile(r"\bset_fact\(([^,\n]*),")
 LINES_MAX: Final = 70
 """The highest number of lines of a function, and of the body of a script, without comments."""
 _OF_ANY_SCRIPT: Final = frozenset({Event.BASELINE, *CLEARS})
-"""Events about jobs that are not transitions. Any script may emit them."""
+"""Events about jobs that change no state. Any script may emit them."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Source:
     header: Header
     code: str
     defines: frozenset[str]
-    """The names that the file defines in the first column of a line."""
+    """The names that the file defines at the beginning of a line."""
 
     @cached_property
     def bare(self) -> str:
@@ -110,13 +111,14 @@ def _names(header: Header, section: str) -> tuple[str, ...]:
 
 
 def emitters(event: Event) -> tuple[str, ...]:
-    """Return the names of the scripts that may append the event: their code, or that of their includes, contains it."""
+    """Return the scripts that may append the event, because its name is in their code or in the code of their
+    includes."""
     return tuple(name for name in script.names() if f"'{event}'" in _emits(name))
 
 
 @cache
 def _emits(name: str) -> str:
-    """Return the code of all calls with which a script and its includes append events."""
+    """Return the code of all calls by which a script and its includes append events."""
     source = _script(name)
     everything = (source, *(_includes()[include] for include in _closure(name)))
     return " ".join(each for s in everything for each in _EMIT.findall(s.code))
@@ -151,7 +153,7 @@ def problems() -> list[str]:
 
 
 def _of_any(source: Source) -> Iterator[str]:
-    """Yield the faults of a Lua file, by the rules for scripts and includes alike."""
+    """Yield what is wrong in the header of a Lua file, by the rules that hold for both scripts and includes."""
     if re.search(r"\b(KEYS|ARGV)\b", source.bare):
         yield "reads KEYS or ARGV by position"
     if '"' in source.bare:
@@ -169,7 +171,7 @@ def _of_any(source: Source) -> Iterator[str]:
 
 
 def _of_keys(source: Source) -> Iterator[str]:
-    """Yield the faults of a file's declared keys: they must be exactly the keys that its code uses."""
+    """Yield each difference between the keys that a file declares and the keys that its code uses."""
     header = source.header
     unread = set(header.words("Unread"))
     declared = {*header.words("Keys"), *header.words("With")}
@@ -185,7 +187,7 @@ def _of_keys(source: Source) -> Iterator[str]:
 
 
 def _of_names(source: Source) -> Iterator[str]:
-    """Yield the faults of the names that a file takes from include files."""
+    """Yield what is wrong with the names that a file takes from include files."""
     taken = {name: include for include, names in source.header.uses.items() for name in names}
     for name, include in taken.items():
         if name not in source.mentions:
@@ -204,7 +206,7 @@ def _lines(code: str) -> int:
 
 
 def _of_lists(source: Source) -> Iterator[str]:
-    """Yield the faults of a file's declared lists: they must be exactly the lists that it fills and reads."""
+    """Yield each difference between the lists that a file declares and the lists that it fills and reads."""
     declared = set(source.header.words("Lists"))
     used = {a or b for a, b in _LIST.findall(source.code)} - {"any"}
     yield from (f"has the list {name} undeclared" for name in sorted(used - declared))
@@ -212,7 +214,8 @@ def _of_lists(source: Source) -> Iterator[str]:
 
 
 def _of_walls() -> Iterator[str]:
-    """Yield a sentence for each name that a file takes from another room although that room assigns the name again."""
+    """Yield a sentence for each name that a file takes from another directory of ``lua/``, although the file that
+    defines it assigns it again."""
     paths = lua_files.include_paths(script.lua_directory())
     users = [*_includes().items(), *((name, _script(name)) for name in script.names())]
     rebound = {name: lua_names.rebound(each.code) for name, each in _includes().items()}
@@ -229,19 +232,20 @@ def _of_walls() -> Iterator[str]:
 
 @cache
 def shared() -> Mapping[str, str]:
-    """Return each name that some file takes from an include, with the name of the include."""
+    """Return name → include, for each name that some file takes from an include."""
     every = (*_includes().values(), *(_script(name) for name in script.names()))
     return {n: include for s in every for include, names in s.header.uses.items() for n in names}
 
 
 def changing(name: str) -> set[str]:
-    """Return the variables of an include that a call changes, except those that outlive the call (``Kept``)."""
+    """Return the variables of an include that change during a call, without those that outlive the call (``Kept``)."""
     include = _includes()[name]
     return (lua_names.assigned(include.code) & include.defines) - set(include.header.words("Kept"))
 
 
 def _of_include(source: Source) -> Iterator[str]:
-    """Check the variables that an include changes or keeps between calls, and the script's arguments that it reads."""
+    """Yield what is wrong with the variables that an include changes or keeps between calls, and with the arguments
+    that it declares."""
     changing = lua_names.assigned(source.code) & source.defines
     reset = source.code.partition("local function reset()")[2].partition("\nend")[0]
     first_values = lua_names.assigned(reset)
@@ -258,7 +262,7 @@ def _of_include(source: Source) -> Iterator[str]:
 
 
 def _of_script(name: str, source: Source) -> Iterator[str]:
-    """Yield the faults of a script, by the rules for scripts only."""
+    """Yield what is wrong in the header of a script, by the rules for scripts only."""
     header = source.header
     everything = [source, *(_includes()[include] for include in _closure(name))]
     code = "\n".join(s.code for s in everything)
@@ -293,7 +297,7 @@ def _of_script(name: str, source: Source) -> Iterator[str]:
 
 
 def _of_parts(name: str, everything: list[Source]) -> Iterator[str]:
-    """Yield a sentence for each step of an included part that a script does not run."""
+    """Yield a sentence for each step of an included file that a script does not run."""
     runs = {step for source in everything for step in _RUN.findall(source.code)}
     needed = rooms.include_words(script.lua_directory(), _whole(name), _closure(name))
     for part in includes()[rooms.PARTS].words("Parts"):

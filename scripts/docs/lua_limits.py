@@ -30,16 +30,15 @@ _HIDDEN: Final = 3
 
 @dataclass
 class Function:
-    """A Lua function, or the code outside all functions: its locals, and the names that it uses from outside
-    (upvalues).
-    """
+    """A Lua function, or the code outside all functions: its local variables, and the outer variables that it uses
+    (upvalues)."""
 
     name: str
     outer: Function | None = None
     locals: int = 0
-    """The highest number of locals that exist at a time."""
+    """The highest number of local variables that exist at the same time."""
     outside: set[str] = field(default_factory=set)
-    """The names that the function and its inner functions use from outside."""
+    """The upvalues: outer variables that the function and its inner functions use."""
     scopes: list[list[str]] = field(default_factory=lambda: [[]])
 
     def declare(self, *names: str) -> None:
@@ -47,9 +46,8 @@ class Function:
         self.locals = max(self.locals, sum(map(len, self.scopes)))
 
     def meet(self, name: str) -> bool:
-        """Note that the function uses a name. Return whether the name is a local of this function or of an outer
-        one.
-        """
+        """Note that the function uses a name. Return whether it is a local variable of this function or of an outer
+        one."""
         if any(name in scope for scope in self.scopes):
             return True
         found = self.outer is not None and self.outer.meet(name)
@@ -189,7 +187,7 @@ class _Reader:
             self._here.meet(word)
 
     def _in_braces(self) -> bool:
-        """Return whether the previous word is inside the braces of a table."""
+        """Return whether the previous word is inside the braces of a table constructor."""
         depth = 0
         for word in reversed(self._words[: self._at - 1]):
             if word in ("}", ")"):
@@ -233,7 +231,7 @@ def _begins_anew(word: str) -> bool:
 
 @dataclass(frozen=True)
 class Left:
-    """The numbers of locals and upvalues that a script may still add, and the function that limits each."""
+    """How many local variables and upvalues a script may still add, and the functions that limit them."""
 
     locals: int
     in_function: str
@@ -247,7 +245,7 @@ class Left:
 
 
 def left(name: str) -> Left:
-    """Return how many locals and upvalues a script may still add.
+    """Return how many local variables and upvalues a script may still add.
 
     FCALL and EVALSHA run the same functions, so the numbers are the same for both.
     """

@@ -13,7 +13,8 @@ _TOKEN: Final = re.compile(
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _CLOSING: Final = {"]": "[", ")": "("}
 _FILES: Final = 512
-"""The number of texts whose names are kept. Most files are read again unchanged, by several rules and several tests."""
+"""The number of Lua texts whose parsed names are cached. Most files are read several times, by several rules and
+tests."""
 
 
 @lru_cache(_FILES)
@@ -50,20 +51,19 @@ def local_names(code: str) -> frozenset[str]:
 
 
 def assigned(code: str) -> set[str]:
-    """Return the names that are assigned after their declaration, or whose fields or elements are assigned."""
+    """Return the names that are assigned after their declaration, directly or by a field or element."""
     return {name for name, _ in _assignments(code)}
 
 
 def rebound(code: str) -> set[str]:
-    """Return the names that are assigned after their declaration. Assigned fields and elements do not count."""
+    """Return the names that are assigned directly after their declaration. Assignments to a field or element do not
+    count."""
     return {name for name, is_whole in _assignments(code) if is_whole}
 
 
 @lru_cache(_FILES)
 def _assignments(code: str) -> frozenset[tuple[str, bool]]:
-    """Return pairs of an assigned name, and whether the name itself is assigned (True) or a field or element of it
-    (False).
-    """
+    """Return (name, is direct) pairs for all assignments. An assignment to a field or element is not direct."""
     found: set[tuple[str, bool]] = set()
     words, depth = tokens(code), 0
     for at, word in enumerate(words):
@@ -84,9 +84,9 @@ def _assignments(code: str) -> frozenset[tuple[str, bool]]:
 
 
 def _target(words: list[str], end: int) -> tuple[int, str]:
-    """Return the position before the target of an assignment, and the target's first name.
+    """Return the position before the target of an assignment, and the first name in the target.
 
-    ``end`` is the position of the target's last word.
+    ``end``: the position of the target's last word.
     """
     while True:
         if words[end] == "]":

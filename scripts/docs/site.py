@@ -22,7 +22,7 @@ _LOADED: Final = re.compile(
 
 
 class SiteError(Exception):
-    """The site cannot be built."""
+    """The error for a site that cannot be built."""
 
 
 def build(root: Path = ROOT) -> Path:

@@ -32,7 +32,7 @@ PATTERNS: Final = {
     r"\banew\b": "write 'again'",
     r"\bthat which\b": "write 'what', or name it",
 }
-"""The patterns that no text may contain, each with the words to write in place of a match."""
+"""Pattern that no text may contain → the words to write instead."""
 ON_PAGES: Final = {
     r"\b(?:that|which|what|who) (?:is|are) (?:none|no \w+)\b": "write 'an invalid …'",
 }
@@ -59,7 +59,7 @@ RIGHT: Final = {
     "lies.md": "written by scripts/prove/lies, which quotes kinds of lies",
     "mutants.md": "written by scripts/prove/mutants, which quotes the tests",
 }
-"""The pages that are not checked, each with the reason."""
+"""Pages that are not checked, each with the reason."""
 GLOSSARY: Final = "docs/glossary.md"
 _ENTRY: Final = re.compile(r"^\*\*(.+?)\.\*\*(.*?)(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 _RULED_OUT: Final = re.compile(r"\bNot:\s+([^.]+)\.", re.IGNORECASE)
@@ -71,9 +71,8 @@ _CODE: Final = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
 def found_in(text: str, patterns: Mapping[str, str] = PATTERNS | ON_PAGES) -> Iterator[str]:
-    """Yield each phrase in the text that a pattern finds, with the words to use instead. Code in the text is left
-    out.
-    """
+    """Yield each phrase in the text that matches a pattern, with the advice what to write instead. Code in the text is
+    ignored."""
     prose = _CODE.sub("", text)
     for pattern, instead in patterns.items():
         for match in re.finditer(pattern, prose, re.IGNORECASE):
@@ -81,7 +80,7 @@ def found_in(text: str, patterns: Mapping[str, str] = PATTERNS | ON_PAGES) -> It
 
 
 def synonyms(glossary: str) -> dict[str, str]:
-    """Return a pattern for each word that the glossary forbids. The value says which word to use instead."""
+    """Return a pattern for each word that the glossary forbids, with the advice which word to use instead."""
     return {
         rf"\b{re.escape(synonym.strip())}s?\b".replace(r"\ ", r"\s+"): f"the word is {word!r}"
         for word, meaning in _ENTRY.findall(glossary.lower())
@@ -91,7 +90,7 @@ def synonyms(glossary: str) -> dict[str, str]:
 
 
 def texts() -> Mapping[str, str]:
-    """Return all texts that users read, by place. In the glossary, the lists of forbidden words are left out."""
+    """Return place → text, for all texts that users read. The glossary's lists of forbidden words are left out."""
     docs = ROOT / "docs"
     said = {
         f"docs/{path.relative_to(docs)}": path.read_text(encoding="utf-8")
@@ -154,7 +153,7 @@ def prose_of(path: Path) -> Iterator[tuple[int, str, Sequence[re.Pattern[str]]]]
 
 
 def _docstrings(text: str) -> Mapping[int, tuple[str, Sequence[re.Pattern[str]]]]:
-    """Return each docstring of a module by its line, with the patterns with which the docstring must not begin."""
+    """Return line → (docstring, patterns with which it must not begin), for the docstrings of a module."""
     tree = ast.parse(text)
     of_code = {
         id(node.body[0])

@@ -1,4 +1,5 @@
-"""Counts the processor instructions per call of the hot scripts. Unlike times, they do not change on a busy machine.
+"""Counts the processor instructions per call of the most frequent Lua scripts. Unlike times, the counts do not change
+on a busy machine.
 
 Redis runs under callgrind. After a warm-up, the instructions are counted in groups of calls (windows), and the median
 is kept. The hash seeds of Redis still cause differences of about 1 %.
@@ -47,10 +48,10 @@ CASES: Final = {
     "kept": (lambda _n: [], {}),
 }
 CALLS: Final = {1: 150, 100: 15}
-"""The number of calls in a window, by the size of the batch."""
+"""Number of jobs per call → number of calls in a window (group of calls that is counted together)."""
 SCRIPTS: Final = ("enqueue", "claim", "complete", "turn")
 LIFE: Final = ("enqueue", "turn")
-"""The scripts whose counts make up the life of a job, if workers have jobs to report whenever they claim."""
+"""The scripts whose counts add up to the cost of one job, for workers that have a job to report at each claim."""
 
 _COMMENT: Final = re.compile(r"--[^\n]*")
 _OWN_NAME: Final = re.compile(r"rqc_\w+")
@@ -66,25 +67,24 @@ _SPEC: Final = (
 )
 _COLLECT: Final = """#!lua name=collect
 redis.register_function('collect', function() return collectgarbage('collect') end)"""
-"""A function that collects Lua's garbage. It is called before each window, since the moment of an automatic collection
-differs between runs."""
+"""A Redis function that collects Lua's garbage. It is called before each window (group of counted calls), because
+automatic collection happens at different moments in each run."""
 _FIRST_JOB: Final = 2
-"""The number of words in the reply to a claim that come before the words of the first job."""
+"""The number of words before the first job in the reply to a claim."""
 _JOB_WORDS: Final = 2
 """The number of words of each job in the reply to a claim."""
 
 
 def digest() -> str:
-    """Return a digest of the measured scripts without comments. The stored table of counts has the digest of its
-    scripts.
-    """
+    """Return a digest of the measured scripts without comments. The file of counts has this digest, to show whether it
+    is outdated."""
     texts = (_COMMENT.sub("", function(name).text) for name in SCRIPTS)
     code = "".join(_OWN_NAME.sub("", text) for text in texts)
     return hashlib.sha1("".join(code.split()).encode(), usedforsecurity=False).hexdigest()
 
 
 class Server:
-    """A Redis under callgrind."""
+    """A Redis server that runs under callgrind."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -121,7 +121,7 @@ class Server:
         return str(self._client.info("server")["redis_version"])
 
     def counted(self, work: Callable[[], None]) -> int:
-        """Return the number of instructions that the server executes during ``work``."""
+        """Return the number of processor instructions that the server executes during ``work``."""
         self._control("--zero")
         work()
         before = set(self.directory.glob("counts.*"))
@@ -163,7 +163,7 @@ def serving() -> Iterator[Server]:
 
 
 def empty(server: Server) -> None:
-    """Empty the server, and load the functions: those of the scripts, and one that collects Lua's garbage."""
+    """Empty the server, and load the functions of the scripts and the one that collects Lua's garbage."""
     server("FLUSHALL", "SYNC")
     server("FUNCTION", "FLUSH", "SYNC")
     server("FUNCTION", "LOAD", _COLLECT)
@@ -172,7 +172,7 @@ def empty(server: Server) -> None:
 
 
 class Life:
-    """Jobs of one queue that go through enqueue, claim and complete, or through enqueue and turns.
+    """The jobs of one queue while they go through enqueue, claim and complete, or through enqueue and turns.
 
     A turn reports the jobs that the previous turn has claimed, and claims the next ones.
     """
@@ -180,7 +180,8 @@ class Life:
     def __init__(
         self, server: Server, case: str, queue: str, facts_carried: Collection[str] = ()
     ) -> None:
-        """``facts_carried`` are the facts of the queue for which calls carry further keys."""
+        """Set up the queue on the server. ``case``: one of CASES, for example with caps. ``facts_carried``: fields of
+        `meta` for which calls pass further keys."""
         self._server = server
         self._facts_carried = facts_carried
         self._keys = queue_keys(queue)
@@ -258,7 +259,8 @@ class Life:
 
 
 def measured(server: Server) -> Iterator[tuple[str, int]]:
-    """Yield the name and the count of each row: the instructions per call of a script, or for the life of one job."""
+    """Yield (name, count) for each row of the table: the instructions per call of a script, or for all calls of one
+    job."""
     nothing = server.counted(lambda: None)
     for case in CASES:
         for batch, calls in CALLS.items():

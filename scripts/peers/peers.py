@@ -21,9 +21,9 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rq-c
 INSTALL_S = 300
 PART_S = 40.0
 PEER_S = 150.0
-"""The longest time (s) of all parts of a peer in one repeat. Parts that remain then are not measured."""
+"""The longest time (s) of all measurements of a peer in one repeat. Measurements that remain after it are left out."""
 SLOW_PER_S = 2_000
-"""The speed (jobs per second) below which a tenth of the jobs is enough to measure the drain of a peer."""
+"""The speed (jobs per second) below which a peer is measured with a tenth of the jobs."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Peer:
     name: str
     pins: tuple[str, ...]
     kind: str = "async"
-    """The kind of its handlers. Drain figures are compared within one kind."""
+    """The kind of its handlers (async or threads). Only queues with the same kind are compared."""
     python: str = "3.11"
     """The oldest Python version on which the library runs."""
     bulk: bool = False
@@ -59,7 +59,8 @@ WITH_ALL = ("hiredis==3.5.0", "uvloop==0.23.0")
 
 
 class Attempts:
-    """Measures parts of a contender, until its time (s) is over. A part that has failed is not measured again."""
+    """Makes the measurements of a contender (benchmarked library) until its ``seconds`` are over. A failed measurement
+    is not repeated."""
 
     def __init__(self, figures: Figures, seconds: float) -> None:
         self._figures = figures
@@ -67,7 +68,10 @@ class Attempts:
         self._seconds = seconds
 
     def __call__(self, part: str, work: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """Add the figures that ``work`` returns, and return them. Return no figures if the part fails."""
+        """Make a measurement, add its figures, and return them. Return no figures if it fails.
+
+        ``part``: its name. ``work``: the function that measures.
+        """
         failures = self._figures.failures
         if part in failures:
             return {}

@@ -1,6 +1,6 @@
-"""Measures rq-core and its peers in turn: latency near and far from the server, handlers that wait, and memory.
+"""Measures rq-core and its peers alternately: latency near and far from the server, handlers that wait, and memory.
 
-In each repeat the order is the reverse of the one before, so that a slow hour of the machine affects all alike.
+Each repeat reverses the order, so that a slow hour of the machine affects all queues alike.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from stage import BARE, OURS, Contender, Stage
 FAR_MS = 2.0
 """The round trip (ms) that the proxy adds between the server and a far producer or worker."""
 PLACES = 1_000
-"""The number of places of the worker whose handlers wait."""
+"""The number of jobs that the worker runs at once in the measurement of handlers that wait."""
 SECONDS = 240.0
-"""The longest time (s) of all parts of a contender in one repeat."""
+"""The longest time (s) of all measurements of a contender (benchmarked library) in one repeat."""
 
 
 def measure(
@@ -41,7 +41,8 @@ def measure(
 
 
 def _floors(stage: Stage, sizes: Sizes) -> dict[str, float]:
-    """Return the round trips of a bare PING, and the latencies of a BLPOP that is woken by an LPUSH."""
+    """Return the floors for comparison: the round trips of a bare PING, and the latencies of a BLPOP that an LPUSH
+    wakes."""
     found = {
         "near_ping_ms": ping_ms(stage.url),
         **_latency(stage, BARE, "wake", sizes, "near_floor"),

@@ -24,7 +24,7 @@ _WIDTH: Final = 780
 _PANEL: Final = (244, 172)
 _GAP: Final = 10
 _PLOT: Final = (46, 26, 10, 62)
-"""The space of a panel around its lines: left, above, right, below."""
+"""The margins of a panel around its lines: left, above, right, below."""
 _LEGENDS_MAX: Final = 3
 _COLOURS: Final = ("main", "warn", "good", "bad", "line", "ink")
 _LABEL: Final = re.compile(r"\{\{(\w+)\}\}")
@@ -132,7 +132,7 @@ def _panel(panel: Panel, recorded: Mapping[str, Any], x: float, y: float) -> Ite
 def _path(
     values: Sequence[float | None], x: float, y: float, step: float, height: float, most: float
 ) -> str:
-    """Return the SVG path of a line through the values. A missing value (None) interrupts the path."""
+    """Return the SVG path of a line through the values. A None value (no data) interrupts the path."""
     heights = [
         None if value is None else round(y + height * (1 - value / most)) for value in values
     ]

@@ -31,8 +31,7 @@ COLOURS: Final[Mapping[str, Colour]] = {
     "warn": Colour("#8a4b00", "#fcd077"),
     "warn-fill": Colour("#fdf0cf", "#49350f"),
 }
-"""The colours by name. Text in each of these colours has a contrast of at least 4.5 on ``card``, or on the fill of the
-same name."""
+"""The colours by name. As text, each has a contrast of at least 4.5 on ``card`` and on the fill of the same name."""
 _SANS: Final = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 _MONO: Final = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
@@ -83,9 +82,9 @@ def text(
     x: float, y: float, words: str, colour: str = "ink", *, size: float = 14, anchor: str = "start",
     bold: bool = False, mono: bool = False, halo: bool = False,
 ) -> str:  # fmt: skip
-    """Return one or more lines of text as SVG. ``y`` is the base line of the first line.
+    """Return one or more lines of text as SVG. ``y``: the baseline of the first line.
 
-    ``halo`` puts a rim around the letters, so that arrows do not cross them.
+    ``halo``: draw a rim around the letters, so that arrows do not cross them.
     """
     classes = f"f-{colour}{' b' if bold else ''}{' mono' if mono else ''}"
     around = ""

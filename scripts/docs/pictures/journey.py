@@ -26,7 +26,7 @@ def _script(name: str) -> str:
 
 
 def way() -> str:
-    """Return the picture of a job's way from the producer to the job's end."""
+    """Return the picture of what happens to a job, from the producer's call to the job's end."""
 
     def called(x: float, y: float, script: str) -> str:
         return text(x, y, _script(script), size=12.5, anchor="middle", mono=True, halo=True)

@@ -1,4 +1,4 @@
-"""Timelines of Throttle, Debounce and Latest: which calls run a job, and when.
+"""Pictures of Throttle, Debounce and Latest (ways to run one job for several calls): which calls run a job, and when.
 
 The scenes are written by hand. ``tests/docs/test_pictures.py`` makes the same calls with the real scripts. It fails if
 another call runs a job, or if a job runs at another time than in the drawing.
@@ -14,7 +14,7 @@ from scripts.docs.pictures.drawing import arrow, box, cross, dot, picture, text
 
 
 class Fate(Enum):
-    """The effect of a call that enqueues a job."""
+    """The effect of a producer's call: its job runs, is a duplicate, or is replaced."""
 
     RUNS = "its job runs"
     DUPLICATE = "gets the job of an earlier call"
@@ -49,9 +49,9 @@ class Scene(NamedTuple):
     until: float
     """The end of the time axis, in seconds."""
     every: int
-    """The seconds between two numbers on the time axis."""
+    """The seconds between two labels on the time axis."""
     spans: tuple[tuple[float, float, str], ...]
-    """Named stretches of time: the beginning, the end, and the name."""
+    """Named spans of time: beginning, end, and name."""
     title: str
 
 

@@ -73,7 +73,7 @@ class _Side:
         end.setblocking(False)
         self.end = end
         self.unsent = bytearray()
-        """The data that are due, but for which the receiver has no room yet."""
+        """The data that are due but not sent yet, because the receiver's buffer is full."""
         self.is_over = False
         """True if no data will follow: the other end has closed the connection."""
 
@@ -86,13 +86,13 @@ class Relay:
         self._target = target
         self._delay_s = delay_s
         self._selector = SelectSelector()
-        """The only selector whose timeouts are exact to the microsecond. It has room for 1,024 sockets."""
+        """The selector. Only this kind has timeouts that are exact to the microsecond. It can watch 1,024 sockets."""
         self._line: deque[tuple[float, _Side, bytes]] = deque()
-        """The data under way, with the time at which each piece is due and the side that receives it. All delays are
-        equal, so the line of all connections is in order."""
+        """The data under way: for each piece, the time at which it is due and the side that receives it. All delays are
+        equal, so the pieces are in order of their times."""
 
     def run(self, until: int) -> None:
-        """Relay until the file descriptor ``until`` can be read, or has ended."""
+        """Relay data until the file descriptor ``until`` can be read, or has ended."""
         self._selector.register(self._listener, EVENT_READ)
         self._selector.register(until, EVENT_READ)
         while True:

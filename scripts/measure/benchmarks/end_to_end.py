@@ -14,7 +14,8 @@ QUEUE = "async"
 
 
 def measure(stage: Stage, databases: Databases, dialect: str, jobs: int) -> float:
-    """Return the jobs per second, from the start of the first handler until SQL has the end of the last job.
+    """Return the jobs per second of the whole system. The time runs from the start of the first handler until SQL has
+    the end of the last job.
 
     Raises Failed.
     """
@@ -46,9 +47,8 @@ def measure(stage: Stage, databases: Databases, dialect: str, jobs: int) -> floa
 
 
 def _await_mirror(stage: Stage, outbox: str) -> None:
-    """Wait until Redis has no job, and the outbox has only its last entry, which the mirror never trims. Raises
-    Failed.
-    """
+    """Wait until Redis has no job, and the outbox (event stream) has only its last entry, which the mirror never
+    removes. Raises Failed."""
     patience = time.monotonic() + OURS.part_s
     while stage.control.xlen(outbox) > 1 or stage.control.hlen(queue_keys(QUEUE)("jobs")):
         if time.monotonic() > patience:

@@ -1,4 +1,4 @@
-"""Measured figures. Each is measured several times, and shown as the median with the spread."""
+"""Measured figures. Each is measured several times, and shown as the median, the lowest and the highest value."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 
 
 class Figures:
-    """All measured values, by the name of the figure. Those of peers (other queues) are in ``peers``.
+    """All measured values, by the name of the figure. ``peers`` has the figures of other queues.
 
-    A failed measurement is in ``failures``, with its reason.
+    ``failures`` has the failed measurements, each with its reason.
     """
 
     def __init__(self) -> None:
@@ -38,9 +38,8 @@ class Figures:
         }
 
     def document(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the figures as a dict for JSON: medians and spreads, those of peers, and ``facts`` about the
-        machine.
-        """
+        """Return the figures as a dict for JSON: medians, lowest and highest values, the figures of peers, and
+        ``facts`` about the machine."""
         return {
             **{name: _short(value) for name, value in self.medians().items()},
             "spread": self.spread(),

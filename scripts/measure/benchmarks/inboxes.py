@@ -1,4 +1,5 @@
-"""Measures an inbox: the jobs per second that one relay hands over, and the time from a COMMIT to the handler.
+"""Measures an inbox (a database table into which programs insert jobs): the jobs per second that one relay passes to
+Redis, and the time from a COMMIT to the handler.
 
 For jobs per second, ``enqueue_many`` inserts the rows. For the time, each transaction enqueues one job. SQLite is in
 WAL mode, as in applications with several processes. PostgreSQL has its default settings. Each COMMIT waits for the
@@ -36,11 +37,10 @@ from sql_audit.mirror.service import rare_collections
 
 CHUNK = 1_000
 PARTS_OF_ROWS = 100
-"""One plain INSERT and one bare EVALSHA are measured for comparison, per this number of rows that a relay hands
-over."""
+"""Number of rows passed by a relay for each plain INSERT and bare EVALSHA that is measured for comparison."""
 PACE_S = 0.004
 POLL_S = 0.5
-"""The time (s) between two polls of PostgreSQL by the relay. A COMMIT that does not wake the relay comes at a random
+"""The time (s) between two polls of PostgreSQL by the relay. If a COMMIT does not wake the relay, it comes at a random
 moment between two polls."""
 WARM = 5
 PATIENCE_S = 10.0
@@ -81,7 +81,8 @@ class Inboxes:
 
 
 def relayed(stage: Stage, inboxes: Inboxes, dialect: str, rows: int) -> dict[str, float]:
-    """Return the jobs per second that a relay hands over, and those of plain INSERTs and bare EVALSHAs."""
+    """Return the jobs per second that a relay passes from an inbox to Redis, and those of plain INSERTs and bare
+    EVALSHAs for comparison."""
     stage.empty()
     with inboxes.fresh(dialect) as (url, engine), App(stage.url) as app:
         noop = _noop(app)

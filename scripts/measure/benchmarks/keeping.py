@@ -1,5 +1,5 @@
-"""Measures what waiting jobs cost the server: bytes per job, time per job in queues of several depths, and the longest
-call.
+"""Measures what waiting jobs cost the Redis server: bytes per job, time per job in queues of several lengths, and the
+longest call.
 
 It also measures the commands that an idle worker sends.
 """
@@ -35,7 +35,7 @@ WORKER = "w-29020-e5b73040c5d1"
 BATCH = 100
 ROUNDS = 5
 LONG_BATCH = 250
-"""The number of jobs in a claim and in a settlement when the longest call is measured. No worker asks for more jobs at
+"""The number of jobs per claim and per settlement when the longest call is measured. No worker asks for more jobs at
 once."""
 HOUR_MS = 3_600_000
 serial = itertools.count()
@@ -53,9 +53,8 @@ def jobs_of(
 
 
 def memory(stage: Stage, jobs: int) -> dict[str, float]:
-    """Return two numbers of the server's bytes per job. The first is of waiting jobs with their events, which no mirror
-    has copied yet. The second is what is left when the jobs have ended and their events are mirrored.
-    """
+    """Return two numbers of bytes that a job takes on the server. One is for a waiting job with its events, before a
+    mirror has copied them. The other is what is left when the job has ended and its events are mirrored."""
     stage.empty()
     database = Database(str(stage.place / f"memory-{next(serial)}.db"))
     with Client(stage.url) as client:
@@ -88,10 +87,11 @@ def _mirror(client: Client, database: Database) -> None:
 
 
 def depth(stage: Stage, sizes: Sizes) -> dict[str, float]:
-    """Return the server's time (µs) per job in queues of several depths, and the worst ratio to an empty queue.
+    """Return the server's time (µs) for a job's enqueue, claim and completion in queues of several lengths, and the
+    worst ratio to an empty queue.
 
-    The time is for a job's enqueue, claim and completion. The waiting jobs have all priorities. Then as many scheduled
-    jobs are added, and the time is measured again. The duration of the longest call is returned, too.
+    The waiting jobs have all priorities. Then as many scheduled jobs are added, and the time is measured again. The
+    result also has the duration of the longest call.
     """
     stage.empty()
     _watch_long_calls(stage.control)
@@ -145,7 +145,7 @@ def _life_us(client: Client, queue: str, jobs: int) -> float:
 
 
 def _call_at_length(client: Client, queue: str) -> None:
-    """Make one call of each kind that takes many jobs, with the highest number of jobs that clients send."""
+    """Make each call that takes many jobs once, with the highest number of jobs that clients send."""
 
     def claim() -> list[tuple[str, str]]:
         found = client.run(claims.claim(queue, WORKER, LONG_BATCH)).jobs
@@ -168,8 +168,8 @@ def _watch_long_calls(control: redis.Redis) -> None:
 
 
 def _longest_ms(control: redis.Redis) -> float:
-    """Return the duration (ms) of the longest call of a script. Return 0.2 if all were shorter: Redis does not record
-    these."""
+    """Return the duration (ms) of the longest call of a script. Return 0.2 if all calls were shorter, because Redis
+    does not record those."""
     entries: list[dict[str, Any]] = control.slowlog_get(10_000)  # type: ignore[assignment]
     calls = [
         e for e in entries if e["command"].partition(b" ")[0].upper() in (b"FCALL", b"EVALSHA")
@@ -178,7 +178,8 @@ def _longest_ms(control: redis.Redis) -> float:
 
 
 def idle(stage: Stage, seconds: float) -> dict[str, float]:
-    """Return the commands per second that an idle worker with 100 places sends, and its share of a processor (%).
+    """Return the commands per second that an idle worker with 100 places (jobs at once) sends, and its share of a
+    processor (%).
 
     Commands inside scripts do not count.
     """

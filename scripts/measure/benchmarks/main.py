@@ -1,4 +1,5 @@
-"""Measures rq-core, and compares it with its targets and floors, and, with --peers, with other queues."""
+"""Measures rq-core, and compares it with its targets and with floors (the same work without a queue). With --peers,
+also compares it with other queues."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def producing(stage: Stage, sizes: Sizes) -> Iterator[tuple[str, Part]]:
 
 
 def working(stage: Stage, sizes: Sizes) -> Iterator[tuple[str, Part]]:
-    """Yield the measurements of workers: drains, latency, several workers, and an idle worker."""
+    """Yield the measurements of workers: jobs per second when a queue is emptied (drains), latency, several workers,
+    and an idle worker."""
 
     def drain() -> dict[str, float]:
         return {
@@ -135,7 +137,8 @@ def server_side(stage: Stage, sizes: Sizes, figures: Figures) -> Iterator[tuple[
 
 
 def auditing(stage: Stage, sizes: Sizes, databases: Databases) -> Iterator[tuple[str, Part]]:
-    """Yield the measurements of the mirror: compared with plain SQL, and together with a producer and a worker."""
+    """Yield the measurements of the mirror: alone compared with plain SQL, and together with a producer and a
+    worker."""
 
     def mirror() -> dict[str, float]:
         stage.empty()
@@ -154,9 +157,8 @@ def auditing(stage: Stage, sizes: Sizes, databases: Databases) -> Iterator[tuple
 
 
 def relaying(stage: Stage, sizes: Sizes, databases: Databases) -> Iterator[tuple[str, Part]]:
-    """Yield the measurements of inboxes: the jobs per second that a relay hands over, and the time from a COMMIT to the
-    handler.
-    """
+    """Yield the measurements of inboxes: the jobs per second that a relay passes to Redis, and the time from a COMMIT
+    to the handler."""
     made = inboxes.Inboxes(databases)
     for dialect in made.dialects:
         yield (
@@ -172,11 +174,12 @@ def relaying(stage: Stage, sizes: Sizes, databases: Databases) -> Iterator[tuple
 
 PARTS = ("enqueue", "work", "redis", "audit", "inbox", "start")
 FAR = "far"
-"""The part that measures rq-core and its peers in turn, near and far from the server."""
+"""The part of the benchmark that measures rq-core and its peers alternately, near and far from the server."""
 
 
 def measure(stage: Stage, sizes: Sizes, only: list[str], figures: Figures) -> None:
-    """Make each measurement once in each repeat, so that a slow moment of the machine affects all of them."""
+    """Make each measurement once in each repeat, so that a slow moment of the machine affects all of them. ``only``:
+    the names of the parts of the benchmark to measure."""
     place = stage.place / "audit"
     place.mkdir()
     postgres = DurablePostgres().start() if {"audit", "inbox"} & set(only) else None
@@ -308,8 +311,9 @@ def main() -> None:
 
 
 def told(document: Mapping[str, Any]) -> None:
-    """Write the new figures to the file of figures and into the documents. If only inboxes, or only rq-core and its
-    peers in turn, were measured, the other figures stay.
+    """Write the new figures to the file of figures and into the documents.
+
+    If only inboxes, or only rq-core and its peers alternately, were measured, the other figures in the file are kept.
     """
     if "enqueue_bulk_per_s" not in document:
         apart = {"inbox": "inbox_sqlite_per_s", "far": "far_ping_ms"}

@@ -1,4 +1,5 @@
-"""Measures the events per second of one mirror process, and the floor: the same rows by plain executemany or COPY.
+"""Measures the events per second of one mirror process, and the floor for comparison: the same rows written by plain
+executemany or COPY.
 
 The log comes from real calls (enqueue, claim, complete) in a real Redis, in entries of many jobs and of few. The floor
 writes the mirror's rows again, into empty tables of another database, in transactions of the size of a full batch of
@@ -43,7 +44,7 @@ from tests.kit.servers import DurablePostgres, PostgresServer
 
 ARGS = '{"number":12345,"text":"0123456789012345678901234567890123456789"}'
 SHAPES = {"": (100,), "_small": (1, 2, 5, 10, 7)}
-"""The numbers of jobs per entry, by the ending of the name of the figure."""
+"""Ending of a figure's name → the numbers of jobs per entry of the log."""
 BY_ROW = 300
 """The number of jobs that are mirrored with one event per transaction."""
 
@@ -80,7 +81,8 @@ class Databases:
 
 
 def fill(client: Client, queue: str, jobs: int, sizes: Sequence[int]) -> None:
-    """Run ``jobs`` jobs from enqueue to success. ``sizes`` are the numbers of jobs per call, used in turn."""
+    """Run ``jobs`` jobs from enqueue to success. ``sizes``: the numbers of jobs per call, which are used
+    alternately."""
     made = 0
     while made < jobs:
         for size in sizes:
@@ -98,7 +100,7 @@ def fill(client: Client, queue: str, jobs: int, sizes: Sequence[int]) -> None:
 def mirror(
     client: Client, database: Database, queue: str, limits: BatchLimits | None = None
 ) -> int:
-    """Mirror a queue until no entry is left. Return the number of events."""
+    """Mirror a queue until no entry of its outbox is left. Return the number of events."""
     with service.rare_collections():
         done = service.run_mirror(
             Outbox(client),
@@ -112,9 +114,8 @@ def mirror(
 
 
 def blocks(database: Database, events: int) -> Iterator[tuple[Rows, Rows, Rows]]:
-    """Yield all mirrored rows in blocks of about ``events`` events, each with its share of the rows of jobs and
-    claims.
-    """
+    """Yield all mirrored rows in blocks of about ``events`` events. Each block has the rows of these events, of jobs
+    and of claims."""
     with database.readers.connect() as connection:
         log = _all(
             connection,
@@ -141,7 +142,8 @@ def _all(connection: Any, statement: str) -> list[tuple[Any, ...]]:
 
 
 def write_plainly(database: Database, parts: Sequence[tuple[Rows, Rows, Rows]]) -> None:
-    """Write the rows without a mirror, one transaction per block. This is the floor."""
+    """Write the rows without a mirror, one transaction per block. This is the floor, with which the mirror is
+    compared."""
     for part in parts:
         with database.writing() as connection:
             assert connection is not None

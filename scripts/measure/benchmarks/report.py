@@ -41,7 +41,7 @@ BESIDE_COLUMNS = (
         "busy_pss_mb": "busy PSS MB",
     },
 )
-"""The columns of the two tables in which rq-core and its peers were measured in turn."""
+"""The columns of the two tables that compare rq-core and its peers, measured alternately."""
 README_SENTENCES = {
     "far_p50_ms": "With a round trip of 2 ms to Redis, a handler begins {} ms after the enqueue (p50; {})",
     "far_drain_per_s": "and one worker drains {} jobs/s ({})",
@@ -49,7 +49,7 @@ README_SENTENCES = {
     "idle_pss_mb": "An idle worker has {} MB of memory (PSS; {})",
     "busy_pss_mb": "and a busy one {} MB ({})",
 }
-"""The parts of the sentences in README about another run, in which the queues were measured in turn."""
+"""The parts of README's sentences about the run in which the queues were measured alternately."""
 NOTES = {
     "rq-core": "rq-core (log, caps, replay safety)",
     "huey": "huey (acknowledges nothing)",
@@ -60,7 +60,8 @@ NOTES = {
 README_PEERS = ("rq-core", "blitzq", "dramatiq", "rq")
 """The rows of the first table in README: rq-core, the fastest other queue, and two queues that many people know."""
 README_FAR_PEERS = ("taskiq", "blitzq", "dramatiq", "rq")
-"""The peers in README's sentences about the other run, with a queue that is fast far from Redis, too."""
+"""The peers in README's sentences about the alternating run. One of them is a queue that is also fast far from
+Redis."""
 
 
 def write(document: Mapping[str, Any]) -> list[Path]:
@@ -96,7 +97,8 @@ def write(document: Mapping[str, Any]) -> list[Path]:
 
 
 def between(text: str, part: str, what: str) -> str:
-    """Return the text with ``what`` between the markers of ``part``. Without these markers, the text is unchanged."""
+    """Return the text with ``what`` between the markers of ``part``. A text without these markers is returned
+    unchanged."""
     begin, end = f"<!-- bench: {part} -->", f"<!-- bench: end {part} -->"
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
     return pattern.sub(lambda _: f"{begin}\n{what}\n{end}", text)
@@ -161,9 +163,8 @@ def _stages(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _peers(document: Mapping[str, Any], only: Iterable[str] = ()) -> Iterator[str]:
-    """Return the table that compares rq-core with the peers, or only those named in ``only``. Unmeasured queues are
-    left out.
-    """
+    """Return the lines of the table that compares rq-core with the peers, or with the peers in ``only``. Queues that
+    were not measured are left out."""
     if not document.get("peers"):
         return iter(())
     all_queues = {"rq-core": document, **document["peers"]}
@@ -186,7 +187,8 @@ def _peers(document: Mapping[str, Any], only: Iterable[str] = ()) -> Iterator[st
 
 
 def side_by_side(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of the tables of rq-core and its peers in turn. Each figure has its lowest and highest value."""
+    """Yield the lines of the tables of rq-core and its peers, measured alternately. Each figure has its lowest and
+    highest value."""
     run = document.get("far", document)
     if "far_ping_ms" not in run:
         return
@@ -222,8 +224,8 @@ def side_by_side(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _far_short(document: Mapping[str, Any]) -> list[str]:
-    """Return README's sentences about a Redis that is far away, handlers that wait, and memory. Each figure has those
-    of some peers behind it."""
+    """Return README's sentences about a Redis server that is far away, handlers that wait, and memory. Each figure of
+    rq-core is followed by those of some peers."""
     run = document.get("far", document)
     if not run.get("peers") or "far_ping_ms" not in run:
         return []
@@ -240,5 +242,6 @@ def _far_short(document: Mapping[str, Any]) -> list[str]:
 
 
 def _drain(figures: Mapping[str, Any], workers: str) -> float:
-    """Return the jobs per second of a drain, for the faster kind of handlers (async or threads)."""
+    """Return the jobs per second at which workers empty a queue, with the faster kind of handlers (async or threads).
+    ``workers``: the part of the figure's name that says how many workers run."""
     return max(figures.get(f"drain_{kind}{workers}_per_s", 0.0) for kind in ("async", "threads"))

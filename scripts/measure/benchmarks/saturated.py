@@ -1,7 +1,8 @@
-"""Measures Redis under turns of one job each: the load of a busy fleet of workers with one place each.
+"""Measures a busy Redis server while it answers turns of one job each, as from many workers that run one job at a time.
+A turn reports the last job and claims the next one.
 
 With a single client, most of a call's cost is that Redis wakes up with cold caches. Here sixteen connections keep Redis
-busy. Each reports its last job and claims the next one as soon as it has an answer.
+busy: each begins its next turn as soon as it has an answer.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ QUEUE = "saturated"
 
 
 class _Worker:
-    """A worker with one place and no handler. Each turn reports the last job and claims the next one.
+    """A worker without a handler that runs one job at a time. Each turn reports the last job and claims the next one.
 
     It builds its commands itself, because Python must spend less time on a turn than Redis does.
     """
@@ -62,8 +63,7 @@ class _Worker:
 
 def measure(client: Client, turns: int) -> dict[str, float]:
     """Return Redis' µs per turn, the turns per second, and Redis' load (%). The first two are valid only if the load is
-    high.
-    """
+    high."""
     _fill(client, turns + 3 * WORKERS)
     source = source_of(redis.ConnectionPool, client.url, Retry(NoBackoff(), 0), 10.0)
     connections = [Connection(source) for _ in range(WORKERS)]
@@ -90,8 +90,7 @@ def measure(client: Client, turns: int) -> dict[str, float]:
 
 
 def _go_round(workers: list[_Worker], turns: int) -> None:
-    """Make this number of turns, one worker after another. Meanwhile the requests of the other workers wait at
-    Redis."""
+    """Make ``turns`` turns, one worker after another. The requests of the other workers wait at Redis meanwhile."""
     for turn in range(turns):
         worker = workers[turn % len(workers)]
         worker.hear()

@@ -13,35 +13,36 @@ class Sizes:
 
     repeats: int
     thorough: bool
-    """True if these are measured, too: drains under caps, mirrors of small entries, mirrors with one event per
-    transaction, and four workers."""
+    """True if the run also measures: jobs under caps, mirrors of small entries, mirrors with one event per transaction,
+    and four workers."""
     bulk: int
     one: int
     drain: int
     scaled: int
-    """The number of jobs per worker, for jobs that take time. The number 0 leaves this measurement out."""
+    """The number of jobs per worker, for jobs that take time; 0: this measurement is left out."""
     paced: int
     redis: int
     memory: int
     depths: tuple[int, ...]
-    """The numbers of waiting jobs. After the last number, the same number of jobs is scheduled as well."""
+    """The numbers of waiting jobs for which a job's cost is measured. At the last number, as many scheduled jobs are
+    added for a further measurement."""
     probe: int
-    """The number of jobs that are measured at each depth."""
+    """The number of jobs that are measured at each number of waiting jobs."""
     idle_s: float
     mirror: int
     end_to_end: int
     relayed: int
-    """The number of rows that a relay hands over from an inbox."""
+    """The number of rows that a relay passes from an inbox to Redis."""
     polled: int
     """The number of rows of an inbox whose commits do not wake the relay. Each row waits for up to half a second."""
     beside: int
-    """The number of jobs whose latency is measured for each contender, near and far from the server."""
+    """The number of jobs whose latency is measured for each library, near and far from the server."""
     settle_s: float
     """The time (s) that a worker is idle before its memory is measured."""
     starts: int
     peer: int
-    """The number of jobs in a drain of a peer (another queue), or ten times that number if the peer is slow. Its
-    enqueues in bulk have four times this number of jobs, and its single enqueues a quarter."""
+    """The number of jobs with which a peer (another queue) is measured while its worker empties the queue. A slow peer
+    has a tenth. Enqueues in bulk have four times this number, and single enqueues a quarter."""
 
 
 SIZES = {

@@ -1,4 +1,5 @@
-"""The environment of benchmarks: a server of their own, and contenders in processes with a time limit."""
+"""The environment of benchmarks: a Redis server of their own, and contenders (benchmarked libraries) in processes with
+a time limit."""
 
 from __future__ import annotations
 
@@ -29,12 +30,13 @@ PART_S = 120.0
 
 
 class Failed(RuntimeError):
-    """A contender ended or exceeded its time limit. If it ended, the message has its last output."""
+    """The error for a contender's process that ended by itself or exceeded its time limit. If it ended, the message has
+    its last output."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """How to run a library in the benchmark: its script, and the Python interpreter that has the library."""
+    """How to run a library in the benchmark: its script, and the Python interpreter that has the library installed."""
 
     name: str
     script: Path
@@ -51,7 +53,7 @@ BARE = Contender("bare", HERE / "bare.py")
 
 
 class Stage:
-    """A server that is emptied before each measurement, and a directory for files."""
+    """The environment of a benchmark: a server that is emptied before each measurement, and a directory for files."""
 
     def __init__(self, place: Path, server: RedisServer | None, url: str) -> None:
         self.place = place
@@ -65,9 +67,8 @@ class Stage:
 
     @contextlib.contextmanager
     def far(self, round_trip_ms: float) -> Iterator[None]:
-        """During the block, producers and workers reach the server through a proxy that delays each direction by half
-        of ``round_trip_ms``.
-        """
+        """Let producers and workers reach the server through a proxy during the block. The proxy delays each direction
+        by half of ``round_trip_ms``."""
         near = self.url
         try:
             with delayed(near, round_trip_ms / 2000) as self.url:
@@ -85,7 +86,7 @@ class Stage:
         return int(info["used_memory"])
 
     def tally(self, jobs: int) -> Path:
-        """Return a new file for the times of ``jobs`` jobs."""
+        """Return a new file that records the times of ``jobs`` jobs."""
         self._made += 1
         path = self.place / f"tally-{self._made}"
         Tally(path, jobs)
@@ -194,7 +195,7 @@ class Stage:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a contender with SIGTERM. After at most 5 s, kill the contender and the processes that it has started."""
+    """End the process of a contender with SIGTERM. After at most 5 s, kill it and the processes that it has started."""
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):

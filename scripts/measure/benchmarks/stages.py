@@ -1,7 +1,7 @@
-"""Measures how a job's processor time is divided among the steps of a producer and a worker, by profiles.
+"""Measures by profiles how a job's processor time is divided among the steps of a producer and a worker.
 
-A profiler slows small functions more than large ones. So only the shares come from the profiles; the total comes from
-the same work without a profiler.
+A profiler slows small functions more than large ones. So the profiles give only the shares, and the total is measured
+without a profiler.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ STAGES = {
     "turns and leases": "rq_core/worker",
     "asyncio: tasks and callbacks": "asyncio/ _asyncio",
 }
-"""The stages, each with texts in the path of a file or in the name of a built-in function. The first stage with a
-matching text counts."""
+"""The steps, each with texts to look for in the path of a file or in the name of a built-in function. The first step
+with a matching text counts."""
 OTHER = "other"
 
 

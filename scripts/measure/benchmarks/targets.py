@@ -1,6 +1,6 @@
 """The benchmark's targets: each has a figure and a bound. A target is a promise or a goal.
 
-A promise is a target whose bound the run met, and whose costs are limited by budgets in the tests (``held``).
+A promise is a target that the run met and whose costs are also limited by budgets in the tests (``held``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BEST_BULK = 106_000
 """The jobs per second that ardiq 1.2 enqueued in bulk. It was the highest figure of all peers in the last
 comparison."""
 BEST_DRAIN = 38_000
-"""The jobs per second of one worker of blitzq 1.1, the fastest peer. The next constant is the figure of two workers."""
+"""The jobs per second of one worker of blitzq 1.1, the fastest peer. BEST_DRAIN_TWO is the figure of two workers."""
 BEST_DRAIN_TWO = 68_000
 
 
@@ -33,14 +33,15 @@ class Target:
     """True if the bound is the highest allowed figure. Otherwise it is the lowest."""
     unit: str = "/s"
     held: str = ""
-    """The rows of tests/budgets/budgets.toml that limit the same cost as a count: "section name, section name"."""
+    """The rows of tests/budgets/budgets.toml that limit the same cost by a count, as text: "section name, section
+    name". Empty if no row does."""
 
     def found(self, document: Document) -> float | None:
         value: float | None = document.get(self.figure)
         return value
 
     def met(self, document: Document) -> bool | None:
-        """Return whether the run met the bound. Return None if the run lacks a figure."""
+        """Return whether the run met the bound; None if the run lacks a figure."""
         found = self.found(document)
         try:
             bound = self.bound(document)
@@ -186,11 +187,11 @@ FLOORS = {
         )
     },
 }
-"""The floors that were measured in the same run, and further figures that have no target of their own."""
+"""The floors (the same work without a queue) of the same run, and further figures that have no target."""
 
 
 INBOX = "inbox_"
-"""The beginning of the names of figures about inboxes. These figures have a table of their own."""
+"""The prefix of the names of figures about inboxes, which have their own table."""
 
 
 def number(value: float) -> str:
@@ -199,22 +200,22 @@ def number(value: float) -> str:
 
 
 def spread(document: Document, figure: str) -> str:
-    """Format the lowest and the highest value of a figure."""
+    """Return the lowest and the highest value of a figure as text."""
     low, high = document["spread"].get(figure, (document[figure],) * 2)
     return f"{number(low)} to {number(high)}"
 
 
 def promised_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield a row for each promise: target, bound, median, spread, and the budgets that limit its costs."""
+    """Yield a row for each promise: target, bound, median, lowest and highest value, and the budgets in the tests that
+    limit its costs."""
     for target in TARGETS:
         if target.held and target.met(document):
             yield (*_row(document, target), f"`{target.held.replace(', ', '`, `')}`")
 
 
 def aimed_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield a row for each goal, except those of inboxes: target, bound, median, spread, and whether the run met the
-    bound.
-    """
+    """Yield a row for each goal, except those of inboxes: target, bound, median, lowest and highest value, and whether
+    the run met the bound."""
     for target in TARGETS:
         met = target.met(document)
         is_apart = target.figure.startswith(INBOX)
@@ -238,7 +239,8 @@ def floor_rows(document: Document) -> Iterator[tuple[str, str, str]]:
 
 
 def inbox_rows(document: Document) -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield a row for each figure of inboxes: figure, bound (if any), best value, median, and spread."""
+    """Yield a row for each figure about inboxes: figure, bound (if any), best value, median, and lowest and highest
+    value."""
     for target in TARGETS:
         if target.figure.startswith(INBOX) and target.found(document) is not None:
             what, bound, found, lowest_to_highest = _row(document, target)

@@ -1,4 +1,4 @@
-"""Measures jobs per second and latency of any contender, always in the same way."""
+"""Measures jobs per second and latency of any contender (benchmarked library), always in the same way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stage import OURS, Contender, Failed, Stage
 SCALED_CONCURRENCY = {"cpu": 4, "sleep": 10}
 JOB_S = {"cpu": 0.001, "sleep": 0.005}
 WAITING_S = 0.01
-"""The time (s) that handlers wait in the measurement with many places."""
+"""The time (s) that handlers wait in the measurement of a worker that runs many jobs at once."""
 
 
 def enqueue_one(stage: Stage, contender: Contender, jobs: int, kind: str = "async") -> float:
@@ -24,8 +24,8 @@ def enqueue_one(stage: Stage, contender: Contender, jobs: int, kind: str = "asyn
 
 
 def enqueue_bulk(stage: Stage, contender: Contender, jobs: int, kind: str = "async") -> float:
-    """Return how many jobs per second are enqueued in calls of 1,000 jobs, or singly if the library has no such
-    call."""
+    """Return how many jobs per second a library enqueues in calls of 1,000 jobs, or one by one if it has no call for
+    many jobs."""
     stage.empty()
     return stage.produce(contender, "bulk", stage.tally(jobs), jobs, kind)["per_s"]
 
@@ -39,10 +39,11 @@ def drain(
     workers: int = 1,
     concurrency: int | None = None,
 ) -> tuple[float, float]:
-    """Return the jobs per second that workers begin, and the server's bytes per waiting job.
+    """Return the jobs per second that workers begin while they empty a queue, and the server's bytes per waiting job.
 
     The time runs from the start of the first handler to the start of the last one. With several workers, the first
-    fifth of the jobs does not count, because one worker may start before another.
+    fifth of the jobs is not counted, because one worker may start before another. ``concurrency``: jobs that a worker
+    runs at once; None: its default.
     """
     stage.empty()
     path = stage.tally(jobs)
@@ -70,7 +71,7 @@ def latency_ms(
 def paced(
     stage: Stage, contender: Contender, jobs: int, kind: str, concurrency: int | None
 ) -> tuple[list[float], float]:
-    """Return the latencies (ms) as ``latency_ms`` does, and the median time (ms) of the producer's calls."""
+    """Return the sorted latencies (ms) as ``latency_ms`` does, and the median time (ms) of the producer's calls."""
     stage.empty()
     warm = 20
     path = stage.tally(jobs + warm)
@@ -85,7 +86,7 @@ def paced(
 
 
 def idle_mb(stage: Stage, contender: Contender, kind: str, seconds: float) -> dict[str, float]:
-    """Return the memory of a worker that has run one job, ``seconds`` later."""
+    """Return the memory (MB) of an idle worker, ``seconds`` after it has run one job."""
     stage.empty()
     path = stage.tally(1)
     with stage.working(contender, path, kind) as processes:
@@ -97,9 +98,8 @@ def idle_mb(stage: Stage, contender: Contender, kind: str, seconds: float) -> di
 def waiting(
     stage: Stage, contender: Contender, jobs: int, kind: str, places: int
 ) -> dict[str, float]:
-    """Return the jobs per second of one worker with ``places`` places whose handlers wait for WAITING_S, and the
-    worker's memory when half of the jobs have begun.
-    """
+    """Return the jobs per second of one worker that runs ``places`` jobs at once, whose handlers wait for WAITING_S.
+    Also return the worker's memory (MB) when half of the jobs have begun."""
     contender = replace(
         contender,
         concurrency=places,
@@ -120,9 +120,8 @@ def waiting(
 
 
 def memory_mb(pid: int) -> dict[str, float]:
-    """Return the memory (MB) of a process and its children: the sum of their resident sets (``rss_mb``), and on Linux
-    the sum without counting shared pages twice (``pss_mb``).
-    """
+    """Return the memory (MB) of a process and its children: ``rss_mb``, the sum of their resident sets, and on Linux
+    ``pss_mb``, in which shared pages are counted once."""
     first = psutil.Process(pid)
     found = [each.memory_full_info() for each in (first, *first.children(recursive=True))]
     names = [name for name in ("rss", "pss") if hasattr(found[0], name)]
@@ -146,7 +145,7 @@ def percentile(values: list[float], share: float) -> float:
 def scaling(stage: Stage, kind: str, workers: int, jobs: int) -> float:
     """Return the throughput of several workers, in percent of the ideal.
 
-    For jobs that compute, the ideal keeps one core per worker busy. For jobs that sleep, it keeps all places busy.
+    For jobs that compute, the ideal keeps one core per worker busy. For jobs that sleep, it keeps each worker full.
     """
     places = SCALED_CONCURRENCY[kind]
     lanes = min(workers, len(os.sched_getaffinity(0))) if kind == "cpu" else workers * places

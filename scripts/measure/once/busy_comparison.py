@@ -2,9 +2,9 @@
 
     scripts/measure/once/run busy-comparison --rounds 200 --jobs 3000
 
-It starts a server, and keeps thousands of jobs waiting in it while other jobs begin and end. The mirror's service
-follows, and both commands run all the time. Neither may report a violation or a drift. At the end, some jobs are
-deleted from Redis without a script. Both commands must report that.
+It starts a server, and keeps thousands of jobs waiting in it while other jobs begin and end. The mirror copies their
+events, and both commands run all the time. Neither command may report a difference. At the end, some jobs are deleted
+from Redis without a script, and both commands must report this.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from tests.kit.wait import wait_until
 QUEUE = "mail"
 CHUNK = 20
 PAUSE_S = 0.03
-"""The default pause (s) of the client before it enqueues, claims and completes again. Verify reads the whole log each
-time. So over many rounds the client must work more slowly, or the last rounds would take minutes."""
+"""The default pause (s) of the client before it enqueues, claims and completes jobs again. It is long, because verify
+reads the whole log each time: with a faster client, the last of many rounds would take minutes."""
 TAKEN = 20
 """The number of jobs that are deleted from Redis at the end."""
 ids = JobIds()

@@ -1,4 +1,5 @@
-"""Measures a change of a cap for which very many jobs wait: how long it takes, and how soon the first of them runs.
+"""Measures a change of a cap for which very many jobs wait: how long the change takes, and how soon a worker claims the
+first job.
 
 scripts/measure/once/run cap-changes [--jobs N] [--lanes N] [--engine NAME]
 """
@@ -37,10 +38,10 @@ class Change:
     first_ms: float
     """The time (ms) until a waiting worker claimed the first job that the change admitted."""
     admitted: int
-    """The number of jobs that the waiting worker got in this claim."""
+    """The number of jobs that the waiting worker got in its first successful claim."""
     longest_ms: float
-    """The duration (ms) of the longest function call from the change on, as the server measured it. It is 0 if all
-    calls were shorter than 1 ms."""
+    """The duration (ms) of the longest call of a function since the change, by the server's clock; 0 if all took less
+    than 1 ms."""
     drain: str = ""
 
     def line(self) -> str:
@@ -56,12 +57,13 @@ def one_lane(jobs: int) -> Iterator[NewJob]:
 
 
 def lanes_of_a_scope(jobs: int, lanes: int) -> Iterator[NewJob]:
-    """Yield jobs in many lanes. All lanes have the task's scope; each also has its own value of a key."""
+    """Yield jobs in many lanes (groups that the same caps count). All lanes have the scope of the task, and each has
+    its own tenant."""
     return (_job(n, lane_name(2, ["task=t", f"tenant=k{n % lanes}"])) for n in range(jobs))
 
 
 def lanes_of_a_family(jobs: int, lanes: int) -> Iterator[NewJob]:
-    """Yield jobs in many lanes. The lanes' scopes are the values of one key (a family of caps)."""
+    """Yield jobs in many lanes (groups that the same caps count). The only scope of each lane is its tenant."""
     return (_job(n, lane_name(2, [f"tenant=k{n % lanes}"])) for n in range(jobs))
 
 
@@ -107,9 +109,9 @@ def change(
     *,
     drain: int = 0,
 ) -> Change:
-    """Fill a queue whose caps are full, and change one cap while a worker is idle. Measure when the worker gets a job.
+    """Fill a queue whose caps are full, change one cap while a worker is idle, and measure when the worker gets a job.
 
-    With ``drain``, continue with claims until this number of jobs is claimed, and measure the time.
+    With ``drain``, continue to claim until this number of jobs is claimed, and measure the time.
     """
     with Client(server.url) as client, server.client(decode_responses=True) as control:
         control.flushall()
@@ -158,7 +160,8 @@ def change(
 
 
 def all_changes(server: RedisServer, jobs: int, lanes: int) -> Iterator[Change]:
-    """Yield the measurements of raised and of removed caps, with one lane and with many lanes."""
+    """Yield the measurements of raised and of removed caps, with one lane (group of jobs that the same caps count) and
+    with many."""
     drained = min(lanes, 20_000)
     for verb, limit in (("raised to 10", "10"), ("removed", "none")):
         yield change(
@@ -188,8 +191,8 @@ def all_changes(server: RedisServer, jobs: int, lanes: int) -> Iterator[Change]:
 
 
 def first_cap(server: RedisServer, jobs: int) -> Change:
-    """Measure the first cap of a task, set while all its jobs wait outside of lanes. Claims then move each job into a
-    lane once.
+    """Measure the first cap of a task, which is set while all its jobs wait in a list. Claims then move each job once,
+    into a lane (group of jobs that the same caps count).
 
     One job of another task waits behind these jobs.
     """

@@ -2,8 +2,8 @@
 
     scripts/measure/once/run cap-costs [--jobs N] [--tenants N] [--engine NAME]
 
-It fails if a completion costs over 20 % more in one tenth of the jobs than in another. A short form is
-tests/lua/test_caps_budget.py.
+The jobs are completed in ten equal parts. The command fails if a completion in one part costs over 20 % more than in
+another. tests/lua/test_caps_budget.py is a short form.
 """
 
 from __future__ import annotations
@@ -50,9 +50,8 @@ def enqueue_singly(seed: Seed, jobs: Iterable[NewJob]) -> None:
 
 
 def beside(server: RedisServer, blocked: int) -> Iterator[str]:
-    """Enqueue a free job behind ``blocked`` blocked jobs. Yield a line for each case, with the number of claims until
-    the free job is claimed.
-    """
+    """Enqueue a job without a cap behind ``blocked`` jobs that a full cap blocks. Yield a line for each case, with the
+    number of claims until the first job is claimed."""
     for waiting in (one_lane, many_lanes):
         for singly in (False, True):
             for scopes in ((), ("tenant=free",)):

@@ -2,10 +2,10 @@
 
     scripts/measure/once/run children [cost] [latency] [calls] [instructions] [--jobs N] [--rounds N] [--engine NAME]
 
-*cost* is the processor time of Redis for a child, beside a plain job (at most 2.5 times), by the width of its map. The
-same number of jobs is enqueued each time: ``width`` jobs by each of several parents, or ``width`` plain jobs by each of
-as many calls. The time of the parents themselves is part of the children's. One worker runs all jobs. Rounds with
-children and with plain jobs alternate, and the median of their ratios is judged.
+*cost* is the processor time of Redis for a child, compared with a plain job (at most 2.5 times), by the number of
+children of a parent (width). The same number of jobs is enqueued each time: ``width`` jobs by each of several parents,
+or ``width`` plain jobs by each of as many calls. The time of the parents themselves is part of the children's. One
+worker runs all jobs. Rounds with children and with plain jobs alternate, and the median of their ratios is judged.
 
 *latency* is the time from the last line of a child's handler until its parent's next step (p50 at most 3 ms). Parent
 and child run in two worker processes. The best of several rounds of parents with one child is judged. The output also
@@ -74,11 +74,11 @@ ENDED: Final = 40
 BARE: Final = 2_000
 
 Line = tuple[str, bool]
-"""A line of the output, and whether its figure is within its bound."""
+"""A line of the output, and whether its figure meets its limit."""
 
 
 class Stage:
-    """An app with a worker in this process, and the processor time of its server."""
+    """An app with a worker in this process, on a server whose processor time is measured."""
 
     def __init__(self, url: str) -> None:
         self.app = App(url)
@@ -194,7 +194,7 @@ def _medians(rounds: Sequence[Sequence[float]]) -> str:
 
 
 def _bare_ms(url: str) -> float:
-    """Return the median of bare EVALSHA round trips (ms)."""
+    """Return the median duration (ms) of a bare EVALSHA round trip."""
     control: Any = redis.Redis.from_url(url)
     sha, found = control.script_load("return 1"), []
     for _ in range(BARE):

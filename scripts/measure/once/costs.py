@@ -1,10 +1,10 @@
-"""Compares a rate that counts a unit with a naive token bucket, over very many virtual claims.
+"""Compares a rate limit that counts costs (such as tokens) with a naive token bucket, over very many virtual claims.
 
 The functions of ``lua/include/caps/costs.lua`` decide each claim, in Lua 5.1 and on a virtual clock. A bucket in whole
 numbers (``tests/rigs/naive_bucket.py``) computes when each claim may begin. Both must agree to the millisecond.
 
-In half of the comparisons (*with truths*), each job afterwards reports that it has taken 0.3 to 3 times its cost. The
-output has the sum of what was taken, as a part of the rate.
+In half of the comparisons (*with truths*), each job afterwards reports its true cost, which is 0.3 to 3 times the
+declared cost. The output has the sum of the true costs, as a part of the rate.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Compared(NamedTuple):
 
     claims: int
     wrong: int
-    """Number of claims that began at another ms than the bucket says."""
+    """Number of claims that began at a different millisecond than the token bucket says."""
     units: int
-    """The sum of what all jobs have really taken."""
+    """The sum of the true costs of all jobs."""
     ms: int
-    """Virtual time from the first claim to the last."""
+    """Virtual time (ms) from the first claim to the last."""
 
 
 def functions(lua: Any) -> Any:
@@ -47,7 +47,7 @@ def functions(lua: Any) -> Any:
 
 
 def scope_under(lua: Any, limit: Sequence[int]) -> Any:
-    """Return the Lua table that ``scopes.lua`` makes for a rate that was never used."""
+    """Return the Lua table that ``scopes.lua`` makes for a new rate with this limit: (units, ms, burst)."""
     most, window_ms, burst = limit
     shape = lua.table(
         text=f"{most}/{window_ms}ms/{burst}", most=most, burst=burst, window_us=window_ms * 1000
@@ -56,9 +56,10 @@ def scope_under(lua: Any, limit: Sequence[int]) -> Any:
 
 
 def compare(limit: Sequence[int], claims: int, rng: random.Random, *, truths: bool) -> Compared:
-    """Compare the Lua rate with the token bucket under one limit, for ``claims`` claims. Return the result.
+    """Compare the Lua rate with the token bucket under one limit, for ``claims`` claims.
 
-    Most claims are made as early as possible. Each costs up to 3 times the burst.
+    ``limit``: (units, ms, burst). Most claims are made as early as possible. Each costs up to 3 times the burst.
+    ``truths``: whether jobs report a true cost that differs from the declared one.
     """
     lua = lua51.LuaRuntime()
     called, scope = functions(lua), scope_under(lua, limit)
@@ -84,7 +85,7 @@ def compare(limit: Sequence[int], claims: int, rng: random.Random, *, truths: bo
 
 
 def reports(claims: int, seed: int) -> Iterator[tuple[str, Compared, float]]:
-    """Yield, for each limit: its text, the comparison, and the units taken per window as a part of the limit."""
+    """Yield, for each limit: its text, the comparison, and the true costs per window as a part of the limit."""
     for truths in (False, True):
         for limit in LIMITS:
             rng = random.Random(seed)  # noqa: S311 - no secret

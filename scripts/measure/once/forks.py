@@ -22,10 +22,10 @@ from typing import Any, Final
 from rq_core import App
 
 HANGS_S: Final = 90
-"""The time (s) after which a child counts as hanging."""
+"""The time (s) after which a child process counts as hung."""
 PAUSE_S: Final = 0.2
-"""The longest time (s) for which the thread stays at the chosen point of its work while the process forks. A fork may
-wait until the thread continues."""
+"""The longest time (s) for which the thread stops at the chosen moment of its work while the process forks. A fork may
+have to wait until the thread continues."""
 
 
 def say(text: str) -> None:
@@ -56,7 +56,7 @@ def run(url: str, moments: int) -> int:
 
 
 def _in_child(work: Callable[[], int]) -> str:
-    """Run this function in a forked process. Return what went wrong, or an empty text."""
+    """Run ``work`` in a forked process. Return what went wrong, or an empty text."""
     pid = os.fork()
     if pid == 0:
         signal.alarm(2 * HANGS_S)

@@ -1,4 +1,5 @@
-"""A long, realistic log: the entries that three queues would have appended to their outboxes in some days.
+"""A long, realistic log for measurements: the entries that three queues would have appended to their outboxes (event
+streams) in some days.
 
 The days are simulated, without a server and without waiting. A mirror reads :class:`LongLog` instead of Redis. Jobs
 wait for workers, for tenants' caps and for their retries. A few die, are cancelled, or lose their worker. The same seed
@@ -31,15 +32,15 @@ QUEUES: Mapping[str, tuple[tuple[str, ...], int, float, int]] = {
     "mail": (("send", "digest"), 120, 2_500, 6),
     "reports": (("render",), 24, 4_000, 1),
 }
-"""For each queue: its tasks, the places of its workers, the average duration of a job (ms), and the queue's share of
-the events (of 8)."""
+"""For each queue: its tasks, the number of jobs that its workers run at once, the average duration of a job (ms), and
+the queue's share of the events, in eighths."""
 TENANTS = 200
 TENANT_CAP = 4
 TASK_CAP = 80
 STEP_MS = 4_000
 """The average time (ms) between two calls of the workers."""
 JOBS_PER_STEP = 5
-"""The average number of new jobs in a step during the day, for each unit of a queue's share."""
+"""The average number of new jobs in a step during the day, for each eighth of the events that a queue has."""
 
 _dumps = json.JSONEncoder(separators=(",", ":")).encode
 Raw = dict[str, str]

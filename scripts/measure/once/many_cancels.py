@@ -52,22 +52,24 @@ from tests.rigs.stage import directory, served
 
 QUEUE: Final = "many"
 SLOW_US: Final = 2_000
-"""The duration (µs) from which the server notes a command. A note costs the server time, too."""
+"""The duration (µs) from which the server records a command in its slow log. Recording costs the server time, too."""
 COMMAND_MS_MAX: Final = 10.0
 DRAIN_MIN: Final = 0.75
 FIRST_S_MAX: Final = 1.0
 TURN_S: Final = 5.0
-"""The duration (s) of a turn beside. A turn alone takes a quarter of it, and so does a turn by itself."""
+"""The duration (s) of a turn in which cancel and drain run at the same time. Turns of the other two kinds take a
+quarter of this."""
 CLAIMS: Final = 50
-"""The number of jobs in one claim of the drain."""
+"""The number of jobs in one claim of the drain (the process that claims and completes jobs)."""
 BACKLOG: Final = {"backlog_max_jobs": 100_000_000, "backlog_max_bytes": 100_000_000_000}
-"""Bounds of the log that no run reaches, since no mirror copies it."""
+"""Limits of the events in Redis that are not mirrored yet. They are so high that no run reaches them without a
+mirror."""
 
 ids = JobIds()
 
 
 class Longest(NamedTuple):
-    """The longest command of some turns, and its duration (ms)."""
+    """The longest command in some turns (periods) of the measurement, and its duration (ms)."""
 
     ms: float
     name: str
@@ -78,42 +80,44 @@ NONE: Final = Longest(0.0, "")
 
 @dataclass
 class Figures:
-    """The measured values of one cancel."""
+    """The measured values of one cancel. A turn is *beside* if cancel and drain run at the same time, *alone* if only
+    the drain runs, and *by itself* if only the cancel runs."""
 
     jobs: int
     cancelled: int = 0
     looked: int = 0
     seconds: float = 0.0
-    """The time (s) that the cancel took, without the turns in which it stopped."""
+    """The time (s) that the cancel took, without the turns in which it was stopped."""
     cpu: dict[str, list[float]] = field(default_factory=dict)
-    """The server's processor times (ms) for round trips in the turns by itself, by the names of a round trip's
-    commands."""
+    """Names of the commands of a round trip → the server's processor times (ms), in the turns in which the drain was
+    stopped."""
     beside_longest: Longest = NONE
-    """The longest command in the turns beside, by the server's clock."""
+    """The longest command, by the server's clock, in the turns in which cancel and drain ran at the same time."""
     alone_longest: Longest = NONE
-    """The longest command in the turns alone, by the server's clock."""
+    """The longest command, by the server's clock, in the turns in which only the drain ran."""
     beside: list[float] = field(default_factory=list)
-    """The drain's jobs per second in each turn beside."""
+    """The drain's jobs per second in each turn in which the cancel also ran."""
     alone: list[float] = field(default_factory=list)
-    """The drain's jobs per second in each turn alone. The first turn alone is before the first turn beside."""
+    """The drain's jobs per second in each turn in which only the drain ran. The first of these turns comes before the
+    cancel."""
     first_s: float = 0.0
-    """The time (s) of the claims after the cancel until a claim got a job that was not one of the drain's."""
+    """The time (s) of the claims after the cancel, until a claim got a job that was not one of the drain's."""
     first_claims: int = 0
-    """The number of these claims."""
+    """The number of claims after the cancel, until a claim got a job that was not one of the drain's."""
     first_longest: Longest = NONE
-    """The longest command after the cancel until that job was claimed, by the server's clock."""
+    """The longest command, by the server's clock, after the cancel and until a claim got a job that was not one of the
+    drain's."""
 
     @property
     def longest_cpu(self) -> Longest:
-        """The round trip that took most of the server's processor time (ms), measured while the drain's process was
+        """The round trip with the longest processor time (ms) of the server, in the turns in which the drain was
         stopped."""
         return max((Longest(max(row), name) for name, row in self.cpu.items()), default=NONE)
 
     @property
     def shares(self) -> list[float]:
-        """The drain's jobs per second in each turn beside, divided by the average of the turns alone before and after
-        it.
-        """
+        """The drain's jobs per second in each turn in which the cancel also ran, divided by the average of the turns
+        before and after it, in which only the drain ran."""
         around = zip(self.beside, itertools.pairwise(self.alone), strict=False)
         return [beside * 2 / (before + after) for beside, (before, after) in around]
 
@@ -203,7 +207,7 @@ class Drain:
         self.say("go")
 
     def say(self, word: str = "mark") -> tuple[float, int]:
-        """Send "stop" or "go" to the drain; without a word, the drain reports and continues.
+        """Send "stop" or "go" to the drain's process, or "mark" to make it only report.
 
         Return the time (s), and the number of jobs that the drain has completed so far.
         """
@@ -243,8 +247,8 @@ def name_of(command: str | bytes) -> str:
 
 
 class Cancelling:
-    """A cancel that runs in turns: beside the drain, or while the drain is stopped. Between turns it pauses, and only
-    the drain runs."""
+    """A cancel that runs in turns: at the same time as the drain, or while the drain is stopped. Between turns the
+    cancel pauses, and only the drain runs."""
 
     def __init__(
         self, server: RedisServer, drained: Drain, figures: Figures, turn_s: float
@@ -259,7 +263,8 @@ class Cancelling:
         self._turn_s = turn_s
         self._by_itself = False
         self._since = (0.0, 0)
-        """The time and the number of completed jobs at the beginning of a turn beside."""
+        """The time and the number of completed jobs at the beginning of a turn in which cancel and drain run at the
+        same time."""
         self._until = 0.0
         self._stopped_s = 0.0
 
@@ -284,7 +289,7 @@ class Cancelling:
         self._alone()
 
     def _next(self, _place: BulkPlace) -> None:
-        """If the turn is over, begin the next one. The cancel calls this method after each of its steps."""
+        """Begin the next turn if the present one is over. The cancel calls this method after each of its steps."""
         if self._by_itself:
             drain_turn(self._client, "w-3", lambda plan: self._client.run(self._clocked(plan)))
         if time.perf_counter() < self._until:
@@ -317,7 +322,8 @@ class Cancelling:
         figures.beside_longest = max(figures.beside_longest, longest(self._control))
 
     def _clocked(self, plan: Plan[Any]) -> Plan[Any]:
-        """Run a plan. While the drain is stopped, record the server's processor time for each round trip."""
+        """Run a plan (generator of commands). While the drain is stopped, record the server's processor time for each
+        round trip."""
         replies: Any = None
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Rehearses an upgrade: a fleet of one commit and one of another, mixed, under load.
+"""Rehearses an upgrade under load: processes of two commits of rq-core run at the same time.
 
     scripts/measure/once/run mixed-fleet OLD NEW --seconds 20
 
@@ -34,7 +34,7 @@ from tests.kit.wait import wait_until
 
 QUEUE: Final = "fleet"
 END_S: Final = 120.0
-"""Seconds within which the backlog must drain, and the mirror must catch up."""
+"""Maximum seconds for the backlog to be worked off, and for the mirror to catch up."""
 _FLEET: Final = """
 import os, sys, time
 from rq_core import App, Cap, RetryPolicy, RqCoreError, current_job
@@ -77,7 +77,7 @@ if __name__ == "__main__":
 
 @dataclass
 class Fleet:
-    """The processes of several commits on one server and one audit database."""
+    """The processes of two commits, with one server and one audit database."""
 
     directory: Path
     redis_url: str
@@ -98,7 +98,7 @@ class Fleet:
         }
 
     def start(self, name: str, commit: str, *words: str) -> None:
-        """Start a process with the code of a commit. Its output goes to a file of its own."""
+        """Start a process with the code of a commit. Its output goes to its own file."""
         log = self.directory / f"{len(self.logs)}-{name}.log"
         self.logs.append(log)
         command = [sys.executable, *words]
@@ -139,7 +139,7 @@ class Fleet:
         return [line.removeprefix(f"{word} ") for line in found if line.startswith(f"{word} ")]
 
     def claims(self) -> Counter[str]:
-        """Return the number of claims by each commit's workers, from the file that the handlers write."""
+        """Return commit → number of claims by its workers, from the file that the handlers write."""
         witness = self.directory / "witness"
         lines = witness.read_text().splitlines() if witness.exists() else []
         return Counter(line.split()[2] for line in lines)
@@ -178,13 +178,14 @@ def check_out(commit: str, place: Path) -> None:
 
 
 def upgrade(fleet: Fleet, seconds: float) -> None:
-    """Replace the fleet of `old` by that of `new`, part by part, under load. Then go back with the workers.
+    """Replace the processes of `old` by those of `new`, part by part, under load. Then return the workers to `old`.
 
-    After each step, wait a fifth of ``seconds``, and until the fleet's workers and the mirror have made progress.
+    After each step, wait a fifth of ``seconds``, and until the workers and the mirror have made progress.
     """
 
     def load(*by: str) -> None:
-        """Let the fleet work until these commits have claimed more jobs, and the mirror has written more."""
+        """Let the processes work until the workers of these commits have claimed more jobs, and the mirror has written
+        more."""
         claims, mirrored = fleet.claims(), mirrored_jobs(fleet.audit)
         time.sleep(seconds / 5)
         for commit in by:
@@ -245,9 +246,8 @@ def states(audit: Path, ids: Sequence[str]) -> dict[str, str]:
 
 
 def refusals(fleet: Fleet) -> dict[str, str]:
-    """Run programs with another layout, and commands on another schema; all must be refused. Return their messages, by
-    case.
-    """
+    """Run programs with another layout, and commands on another schema. All must be refused. Return case → error
+    message."""
     shutil.copytree(fleet.directory / "new", fleet.directory / "future")
     machine = fleet.directory / "future" / "rq_core" / "model" / "table" / "machine.py"
     text, changed = re.subn(r"LAYOUT: Final = \d+", "LAYOUT: Final = 999", machine.read_text())
@@ -282,7 +282,7 @@ NEEDED: Final[Mapping[str, str]] = {
     "verify on another schema": r"[1-9]\d*: .*has schema 9999",
     "a mirror on another schema": r"[1-9]\d*: .*has schema 9999",
 }
-"""The exit status and the words that each refusal must have."""
+"""The exit status and the words that each refused program must print."""
 
 
 def rehearse(old: str, new: str, seconds: float, say: Callable[[str], None]) -> bool:

@@ -54,7 +54,7 @@ COMMAND_MS_MAX: Final = 10.0
 SHARED_S: Final = 1.1
 """The time (s) after which requests no longer share an answer."""
 QUEUES: Final = ("images", "mail")
-"""The queues of the log. The jobs of the second queue are in lanes."""
+"""The queues of the log. The jobs of the second queue are in lanes (groups that the same caps count)."""
 TABS: Final = 50
 LOOKS_MAX: Final = 1.2
 """The highest allowed number of readings of Redis per second, for all tabs together."""
@@ -63,7 +63,7 @@ REDIS_MS_MAX: Final = 5.0
 TAB_S: Final = 2.0
 """The time (s) between two requests of a tab for the same page."""
 STEPS: Final = 100
-"""The number of SQLite's steps that are counted at once."""
+"""The unit in which SQLite's virtual-machine steps are counted."""
 
 PARTS: Final = ("pages", "tabs", "drains")
 _ROW: Final = "{:16} {:>8} {:>10} {:>10} {:>10} {:>6} {:>9} {:>9} {:>6} {:>5}"
@@ -165,9 +165,10 @@ def counted(control: Any, ask: Callable[[], object]) -> tuple[int, int]:
 
 
 class Statements:
-    """The SQL statements that a page sends: the rows they return, SQLite's steps, and scans of whole large tables.
+    """Records the SQL statements that a page sends: the rows they return, SQLite's steps, and scans of whole large
+    tables.
 
-    The statements of the look at the whole log, which all pages share, are included.
+    The statements that read the overview of the log, which all pages share, are included.
     """
 
     def __init__(self, redis_url: str, audit_url: str, now_ms: int) -> None:
@@ -183,9 +184,8 @@ class Statements:
             self._found.append((statement, parameters))
 
     def of(self, path: str) -> tuple[int, int, int, list[str]]:
-        """Return the number of statements that a page sends, their rows, their steps (SQLite), and the scans in their
-        plans.
-        """
+        """Return four values: the number of statements that a page sends, the rows that they return, SQLite's steps,
+        and the scans of large tables in their query plans."""
         from starlette.testclient import TestClient
 
         site = build_site(self._sources, LocalOnly(), clock=lambda: self._now_ms / 1000)
@@ -220,7 +220,7 @@ class Statements:
 def times(site: Site, control: Any, path: str, requests: int) -> tuple[list[float], list[float]]:
     """Return the duration (ms) of each request, and of the longest Redis command during each request.
 
-    Requests are far enough apart that they share no read.
+    The requests are far enough apart that none uses the data of an earlier one.
     """
     took, longest = [], []
     control.config_set("slowlog-log-slower-than", 0)
@@ -366,9 +366,8 @@ def _short_of_pages(figures: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def looks(site: Site, control: Any, many: int, seconds: float = 10.0) -> dict[str, float]:
-    """Let ``many`` tabs show the first page. Return how many commands per second they cause in Redis, the time (ms) per
-    second that Redis takes for them, the answers per second, and the tabs' waiting times (ms).
-    """
+    """Let ``many`` browser tabs show the first page for ``seconds``. Return the load that they cause in Redis (commands
+    per second, ms per second), the answers per second, and the tabs' waiting times (ms)."""
     with tabs(site, many) as took:
         time.sleep(2 * TAB_S)
         took.clear()
@@ -389,7 +388,7 @@ def looks(site: Site, control: Any, many: int, seconds: float = 10.0) -> dict[st
 
 
 def look_on(port: int) -> None:
-    """Run fifty tabs until standard input ends. This is the main function of a separate process."""
+    """Run fifty browser tabs until standard input ends. A separate process runs this function."""
     site = Site.__new__(Site)
     site.port = port
     with tabs(site, TABS) as took:

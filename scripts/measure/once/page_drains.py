@@ -1,7 +1,8 @@
-"""Measures drains of a queue beside fifty tabs of the web page, in alternation with drains without tabs.
+"""Measures how fast a queue is emptied (a drain) while fifty tabs show the web page, in alternation with drains without
+tabs.
 
-The drain, Redis, the page and the tabs share the machine's cores. So the speed also falls by the processor time of the
-page and the tabs, which elsewhere run on other machines. page_cost measures the time that tabs take of Redis alone.
+The drain, Redis, the page and the tabs share the machine's cores. So the drain is also slowed by the processor time of
+the page and the tabs, which elsewhere run on other machines. page_cost measures only the time that tabs take of Redis.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from rq_core.model.job import NewJob, profile
 from rq_core.protocol.calls import claims
 
 SPEED_MIN: Final = 0.9
-"""The lowest allowed speed of drains beside tabs, as a part of the speed without tabs."""
+"""The lowest allowed speed of drains while tabs show the page, as a part of the speed without tabs."""
 ROUNDS: Final = 27
 JOBS: Final = 40_000
 
 
 def drains(tabs: Sequence[str], redis_url: str, rounds: int = ROUNDS) -> dict[str, Any]:
-    """Make ``rounds`` pairs of drains of JOBS jobs: one drain without tabs, and one beside the tabs that the command
-    ``tabs`` starts.
+    """Make ``rounds`` pairs of drains of JOBS jobs: one without tabs, and one while tabs show the page. ``tabs``: the
+    command that starts them.
 
     Return the sorted jobs per second under ``without`` and ``with``, and under ``speed`` the median with tabs divided
     by the median without tabs.
@@ -47,7 +48,7 @@ def drains(tabs: Sequence[str], redis_url: str, rounds: int = ROUNDS) -> dict[st
 
 
 def _looking(tabs: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start the tabs. Return when each of them has shown the page."""
+    """Start the tabs, and return when each of them has shown the page."""
     looking = subprocess.Popen(tabs, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert looking.stdout is not None
     looking.stdout.readline()

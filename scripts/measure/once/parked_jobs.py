@@ -39,7 +39,7 @@ from tests.rigs.stage import Crew, directory, served, workers
 QUEUE: Final = "mail"
 WORKER: Final = "w-4211-9f3a61c2d0be"
 LATER_MS: Final = 10**9
-"""The time (ms) from now until the moment for which parked jobs wait."""
+"""The time (ms) from now until the moment at which parked jobs would stop waiting."""
 SLACK: Final = 0.02
 REDIS: Final = next(engine for engine in engines() if engine.name == "redis7")
 ENTRIES: Final = 10_000
@@ -61,10 +61,10 @@ def staged(*queues: str) -> Iterator[Crew]:
 
 
 def latency() -> Iterator[tuple[str, bool]]:
-    """Measure the time from a signal until the handler of the parked job continues, with a worker of one queue, which
-    prepares its claims, and with a worker of two queues. The jobs are measured one after another.
+    """Measure the time from a signal until the handler of the parked job continues: with a worker of one queue, which
+    prepares its claims, and with a worker of two queues.
 
-    Yield the figures as lines, and whether they are within their bound.
+    The jobs are measured one after another. Yield each figure as a line, with whether it meets its limit.
     """
     for queues in ([tasks.ASKED], [tasks.ASKED, tasks.LONG]):
         text, p50_ms = _latency(queues)
@@ -95,7 +95,8 @@ def _latency(queues: Sequence[str], rounds: int = 300) -> tuple[str, float]:
 
 
 def resume(runs: int = 20) -> Iterator[tuple[str, bool]]:
-    """Measure how fast a job with 10,000 saved steps resumes. It fails at its end, and runs again and again."""
+    """Measure how fast a job with 10,000 saved steps continues. The job fails at its end, so that it runs again and
+    again."""
     with staged(tasks.LONG) as crew:
         tasks.resume.enqueue(ENTRIES, runs)
         wait_until(
@@ -153,7 +154,7 @@ def memory(count: int) -> Iterator[tuple[str, bool]]:
 
 
 def dumped(count: int) -> list[tuple[bytes, bytes]]:
-    """Park this number of jobs on a server without callgrind, and return the queue's keys as DUMP gives them.
+    """Park ``count`` jobs on a server without callgrind, and return the queue's (key, DUMP) pairs.
 
     Under callgrind, parking the jobs would take an hour.
     """
@@ -184,7 +185,8 @@ def beside(count: int) -> Iterator[tuple[str, bool]]:
 
 
 def _median(server: instructions.Server, life: instructions.Life, script: str, nothing: int) -> int:
-    """Return the median instructions for one call of this script with one job."""
+    """Return the median instructions for one call of this script with one job. ``nothing``: the instructions of a
+    window without calls, which are subtracted."""
     calls, found = instructions.CALLS[1], []
     for window in range(-1, instructions.WINDOWS):
         life.enqueue(1, calls)

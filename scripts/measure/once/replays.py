@@ -41,7 +41,7 @@ COPIES: Final = "SELECT COUNT(*), COUNT(DISTINCT job_id) FROM job_event WHERE ty
 
 @dataclass
 class Figures:
-    """The counts of all replays of the same jobs."""
+    """The counts of all replays (enqueues of copies) of the same jobs."""
 
     jobs: int
     kills: int
@@ -51,7 +51,7 @@ class Figures:
     copies: int
     """Number of ids of copies in the log."""
     again: dict[str, int]
-    """The outcomes of the replay that follows the complete replay."""
+    """Outcome → number of jobs, for a further replay after the complete one. It must find nothing to copy."""
     holds: bool
     """True if `audit verify` accepts the log."""
     seconds: float
@@ -99,9 +99,8 @@ def start(url: str, audit: str) -> subprocess.Popen[str]:
 
 
 def killed(url: str, audit: str, pages: int, after_s: float) -> bool:
-    """Start a replay, and kill it ``after_s`` seconds after ``pages`` pages. Return whether the replay was still
-    running.
-    """
+    """Start a replay in a process, and kill it ``after_s`` seconds after it has copied ``pages`` pages. Return whether
+    it was still running."""
     with start(url, audit) as process:
         assert process.stdout is not None
         for _ in range(pages):
@@ -112,7 +111,7 @@ def killed(url: str, audit: str, pages: int, after_s: float) -> bool:
 
 
 def whole(url: str, audit: str) -> dict[str, int]:
-    """Run a replay to its end in a process, and return the number of jobs for each outcome."""
+    """Run a replay to its end in a process. Return outcome → number of jobs."""
     with start(url, audit) as process:
         said, _ = process.communicate()
         assert process.returncode == 0, "the replay failed"

@@ -31,9 +31,8 @@ QUEUES = ("plain", "lanes")
 
 
 def jobs(count: int, lanes: int, names: tuple[str, str] = QUEUES) -> Iterator[NewJob]:
-    """Yield ``count`` jobs for the two queues ``names``: jobs without a lane for the first, jobs in ``lanes`` lanes for
-    the second.
-    """
+    """Yield ``count`` jobs for the two queues ``names``. The jobs of the first queue have no caps; those of the second
+    are divided into ``lanes`` lanes, groups that the same caps count."""
     plainly, laned = names
     ids, plain, capped = JobIds(), profile("send"), profile("render")
     for n in range(count // 2):

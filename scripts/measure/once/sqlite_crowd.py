@@ -39,7 +39,7 @@ QUEUE = "mail"
 
 @dataclass
 class Found:
-    """The work of the mirrors and the readers, and the errors and faults that were found."""
+    """The work of the mirrors and the readers, and the faults that were found."""
 
     events: int = 0
     reads: int = 0
@@ -47,9 +47,9 @@ class Found:
     """The number of batches, by mirror."""
     errors: list[str] = field(default_factory=list)
     begins: set[str] = field(default_factory=set)
-    """The statements with which writing transactions began."""
+    """The statements with which writing transactions began, such as BEGIN IMMEDIATE."""
     writers: set[tuple[tuple[str, int], ...]] = field(default_factory=set)
-    """The pragmas of the connections that wrote."""
+    """The settings (pragmas) of the connections that wrote."""
     readers: set[tuple[tuple[str, int], ...]] = field(default_factory=set)
     overlaps: int = 0
     """The number of times that transactions of different connections were open at the same moment."""
@@ -61,7 +61,8 @@ PRAGMAS = ("synchronous", "wal_autocheckpoint", "query_only")
 
 
 def watch(engine: Any, told: dict[str, Any]) -> None:
-    """Record the settings of each new SQLite connection, and the begin and end of its transactions."""
+    """Record in the given dict the settings of each new SQLite connection, and the begin and end of its
+    transactions."""
 
     @event.listens_for(engine, "connect")
     def connected(connection: sqlite3.Connection, _: Any) -> None:

@@ -1,4 +1,5 @@
-"""Measures a million reports of progress, and a stream that three readers leave and read again all the time.
+"""Measures a million reports of progress of a job, and a job's stream of chunks that three readers keep leaving and
+reading again.
 
     scripts/measure/once/run streams [--chunks N]
 

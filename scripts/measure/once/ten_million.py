@@ -1,8 +1,8 @@
 """Measures queries of a log of ten million events: see scripts/measure/once/run ten-million.
 
 A mirror writes a simulated log (scripts/measure/once/long_log.py). Then this module runs every everyday query of
-docs/how-to/audit-log.md. It also asks for a job's history, `why`, `at` and the report of a minute. It reports the time
-and the query plan of each. In the end, `audit verify` reads the whole log.
+docs/how-to/audit-log.md. It also reads a job's history, and runs the commands `why` and `at` and the report of a
+minute. It reports the time and the query plan of each. In the end, `audit verify` reads the whole log.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def everyday() -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Question:
-    """A title, and a function that asks the log."""
+    """A title, and a function that reads the audit log."""
 
     title: str
     ask: Callable[[Database], object]
@@ -62,7 +62,8 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """How long a question took: the first time, the median of the later times (ms), and the query plans."""
+    """How long a read of the audit log took (ms): the first time, and the median of later times. Also the query
+    plans."""
 
     title: str
     first_ms: float
@@ -98,9 +99,7 @@ def build(database: Database, events: int) -> int:
 
 
 def questions(database: Database) -> list[Question]:
-    """Return the questions to ask the log: a job's history and waits, a moment, a report, and the documented
-    queries.
-    """
+    """Return what to measure: a job's history and waits, a past moment, a report, and the documented queries."""
     job_id, at_ms = _a_retried_job(database)
 
     def ask(query: str) -> Callable[[Database], object]:
@@ -143,7 +142,8 @@ def _a_retried_job(database: Database) -> tuple[str, int]:
 
 
 def answer(database: Database, question: Question, *, explain: bool = True) -> Answer:
-    """Ask a question REPEATS + 1 times. With ``explain``, ask once more to get the query plans."""
+    """Run a question (a read of the log) REPEATS + 1 times. With ``explain``, run it once more to get the query
+    plans."""
     spent = []
     for _ in range(REPEATS + 1):
         started = time.perf_counter()
@@ -204,7 +204,8 @@ def full_scans(database: Database, plans: list[list[str]]) -> list[str]:
 
 
 def _empty(database: Database, partition: str) -> bool:
-    """Return whether a partition has no rows, like those of future months. A scan of such a partition costs nothing."""
+    """Return whether a partition has no rows, like the partitions of future months. A scan of an empty partition costs
+    nothing."""
     with database.readers.connect() as connection:
         return connection.exec_driver_sql(f"SELECT 1 FROM {partition} LIMIT 1").first() is None  # noqa: S608 - a partition that the database named
 

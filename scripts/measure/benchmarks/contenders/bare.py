@@ -1,9 +1,9 @@
-"""The floor of the benchmark: redis-py with hiredis sends the same bytes as rq-core, but without a queue.
+"""The floor (lower bound of the cost) of the benchmark: redis-py with hiredis sends the same bytes as rq-core, but
+without a queue.
 
-one    a script that does nothing, called with the arguments of rq-core's `enqueue` of one job
-bulk   the same in rq-core's calls of many jobs (`BENCH_KIND=pipeline`: LPUSH of each spec, in pipelines of 100)
-paced  LPUSH, for a worker that waits in BLPOP: a bare wake
-work   LMPOP of 100, JSON read, handler called (`BENCH_KIND=wake`: BLPOP)
+one a script that does nothing, called with the arguments of rq-core's `enqueue` of one job bulk the same in rq-core's
+calls of many jobs (`BENCH_KIND=pipeline`: LPUSH of each spec, in pipelines of 100) paced LPUSH, for a worker that waits
+in BLPOP: a bare wake work LMPOP of 100, JSON read, handler called (`BENCH_KIND=wake`: BLPOP)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def spec(number: int) -> str:
 
 
 class Recorder:
-    """Records the commands that rq-core sends for an enqueue, to send them again to a script that does nothing."""
+    """Records the commands that rq-core sends for enqueues. They are then sent to a script that does nothing."""
 
     def __init__(self, connection: redis.Connection) -> None:
         connection.send_command("SCRIPT", "LOAD", SCRIPT)

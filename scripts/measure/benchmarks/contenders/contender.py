@@ -1,4 +1,5 @@
-"""Code of all contenders: the job's arguments, the times at which jobs began, and the command line.
+"""Code that all contenders (benchmarked libraries) share: the job's arguments, the times at which jobs began, and the
+command line.
 
 A contender is a script that does the same work with one library. Each job has an int and a 40-byte string, and does
 nothing. Each contender runs in its own environment, so only the standard library is imported here.
@@ -28,11 +29,11 @@ TEXT = "0123456789012345678901234567890123456789"
 CHUNK = 1_000
 """The number of jobs in one bulk call."""
 PACE = 0.004
-"""The time (s) that a worker gets to become idle before the next job of `paced`. A random time of up to the same length
-is added."""
+"""The time (s) that a worker gets to become idle before the next job of `paced`. A random time of the same maximum
+length is added."""
 STALLED = 5.0
 WAIT_S = float(os.environ.get("BENCH_WAIT_S", "0"))
-"""The time (s) that each handler waits. The number 0 means that the handler does nothing."""
+"""The time (s) that each handler waits; 0: it does nothing."""
 
 
 def url() -> str:
@@ -46,16 +47,16 @@ def concurrency() -> int:
 def kind() -> str:
     """Return the kind of handlers to run, from ``BENCH_KIND``: `async` or `threads`.
 
-    rq-core and the floor have further kinds, such as `cpu` or `wake`.
+    rq-core and the floor (redis-py without a queue) have further kinds, such as `cpu` or `wake`.
     """
     return os.environ.get("BENCH_KIND", "async")
 
 
 class Tally:
-    """Two times of each job (sent, begun) in a file that producers, workers and the benchmark share.
+    """The two times of each job, sent and begun, in a file that producers, workers and the benchmark share.
 
-    The times are on the monotonic clock, which all processes of a machine share. Each job's number is its place in the
-    file, so threads and processes write without a lock.
+    The times are on the monotonic clock, which all processes of a machine share. A job's number is its position in the
+    file, so threads and processes can write without a lock.
     """
 
     def __init__(self, path: str | Path, jobs: int | None = None) -> None:
@@ -74,7 +75,7 @@ class Tally:
 
 
 def handler() -> Callable[[int, str], None]:
-    """Return a handler that only writes the time at which its job began."""
+    """Return a handler of jobs that only records the time at which its job began."""
     began = Tally(os.environ["BENCH_TALLY"]).began
     now = time.monotonic
 
@@ -91,10 +92,11 @@ def run(
     bulk: Callable[[Sequence[int]], Any] | None = None,
     ready: Callable[[], Any] | None = None,
 ) -> None:
-    """Run the command line of a contender. Each function but ``work`` may be a coroutine function.
+    """Run the command line of a contender (a benchmarked library).
 
-    ``one`` enqueues the job with a given number, and returns when the server has accepted the job. ``bulk`` enqueues
-    many jobs. ``ready`` is called once before a producer begins.
+    ``one`` enqueues the job with a given number, and returns when the server has accepted it. ``bulk`` enqueues many
+    jobs. ``ready`` is called once before a producer begins. ``work`` runs a worker. Each function but ``work`` may be a
+    coroutine function.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("part", choices=("one", "bulk", "paced", "work"))

@@ -1,4 +1,5 @@
-"""The contender rq-core: an App, ``enqueue_many`` for many jobs, and the worker of the command line."""
+"""rq-core as a contender in the benchmark: an App, ``enqueue_many`` for many jobs, and the worker of the command
+line."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ SLEEP_S: Final = 0.005
 
 @app.task(queue="async", name="async")
 async def on_the_loop(number: int, text: str) -> None:
-    """Do nothing, or wait, on the event loop."""
+    """Do nothing on the event loop, or wait if the benchmark asks for it."""
     note(number, text)
     if WAIT_S:
         await asyncio.sleep(WAIT_S)
@@ -57,7 +58,7 @@ TENANTS: Final = 1_000
 
 @app.task(queue="one_cap", name="one_cap", caps=[Cap(NEVER)])
 async def under_one_cap(number: int, text: str) -> None:
-    """Record only the job's begin, under one cap that is never reached."""
+    """Record only the time at which the job began, under one cap that is never reached."""
     note(number, text)
 
 
@@ -67,8 +68,8 @@ async def under_one_cap(number: int, text: str) -> None:
     caps=[Cap(NEVER), Cap(NEVER, per=lambda number, **_: number % TENANTS, name="roomy")],
 )
 async def under_two_caps(number: int, text: str) -> None:
-    """Record only the job's begin, under two caps that are never reached: one for the task, one for each of 1,000
-    tenants."""
+    """Record only the time at which the job began, under two caps that are never reached: one for the task, one for
+    each of 1,000 tenants."""
     note(number, text)
 
 
@@ -78,9 +79,9 @@ async def under_two_caps(number: int, text: str) -> None:
     caps=[Cap(100), Cap(1, per=lambda number, **_: number * 7919 % 10_007 % TENANTS, name="tight")],
 )
 async def under_binding_caps(number: int, text: str) -> None:
-    """Record only the job's begin, under two caps that are always reached.
+    """Record only the time at which the job began, under two caps that are always reached.
 
-    One cap admits one job of each of 1,000 tenants. The other admits as many jobs as the worker has places.
+    One cap admits one job of each of 1,000 tenants. The other admits as many jobs as the worker can run at once.
     """
     note(number, text)
 
