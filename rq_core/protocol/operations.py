@@ -1,11 +1,10 @@
 """All families of calls to a queue. Each call is a plan without I/O.
 
 A plan is a generator that returns a typed value. It yields :class:`~rq_core.protocol.engine.plan.Send` (commands for
-one round trip) or :class:`~rq_core.protocol.engine.plan.Pause`. After a Send, the generator is sent the replies, with
-an exception in the place of each failed command's reply. A client drives the plan:
+one round trip) or :class:`~rq_core.protocol.engine.plan.Pause`. After a Send, the generator receives the replies, with
+an exception in the place of each failed command's reply. A client runs the plan:
 
-    client.run(client.calls.admin.cancel("mail", ["job-1"]))
-    await async_client.run(async_client.calls.reads.counts("mail"))
+client.run(client.calls.admin.cancel("mail", ["job-1"])) await async_client.run(async_client.calls.reads.counts("mail"))
 
 Each attribute of :class:`Operations` is a family of calls. The calls of :mod:`rq_core.protocol.calls.claims` need no
 client, so they are functions: ``client.run(claims.claim("mail", "w-1", 10))``.
@@ -57,14 +56,18 @@ class Operations:
 
     @cached_property
     def families(self) -> Families:
-        """The calls about durable jobs and their children. The module is imported at the first use."""
+        """The calls about durable jobs and their children: the jobs that a durable job has enqueued and waits for. The
+        module is imported at the first use.
+        """
         from rq_core.protocol.calls.families import Families
 
         return Families(self.admin, self.reads)
 
     @cached_property
     def pauses(self) -> Pauses:
-        """The calls that pause and resume scopes. The module is imported at the first use."""
+        """The calls that pause and resume scopes, such as all jobs of one tenant. The module is imported at the first
+        use.
+        """
         from rq_core.protocol.calls.pauses import Pauses
 
         return Pauses(self.delivery)

@@ -22,7 +22,7 @@ WHY_MAX: Final = 4_000
 
 
 class Change(NamedTuple):
-    """The new options that an edit gives to waiting jobs. An empty text leaves an option unchanged."""
+    """The new options that an edit gives to waiting jobs. An empty string leaves an option unchanged."""
 
     priority: str = ""
     """Name of the new priority."""
@@ -35,8 +35,9 @@ class Change(NamedTuple):
 class Admin:
     """The calls with which an operator changes jobs and settings.
 
-    One script call changes at most IDS_CHUNK jobs; for more ids, several calls are made. A caller may give a ``slot``
-    (a call slot and the call's number) only if all ids fit into one call.
+    One script call changes at most IDS_CHUNK jobs; for more ids, several calls are made. ``slot`` is the name and
+    number that a caller gives to a call, so that Redis carries out a repeated call only once. A caller may pass
+    ``slot`` only if all ids fit into one call.
     """
 
     def __init__(self, delivery: Delivery) -> None:
@@ -53,11 +54,14 @@ class Admin:
         why: str = "",
         slot: Slot | None = None,
     ) -> Plan[dict[str, str]]:
-        """Cancel jobs. Returns the outcome by id: cancelled, cancelling (the job runs), dead, or gone.
+        """Cancel jobs. Returns the outcome by id: cancelled, cancelling (the job runs, and was asked to stop), dead, or
+        gone.
 
-        With ``only``, a job in another state stays unchanged, and its outcome is its state. ``ended`` has, by id, how
-        many claims of the job had ended when :meth:`BoxReads.lives_and_ends` read the job. If another claim of the job
-        has ended since, the job stays unchanged, and its outcome is ``moved``.
+        With ``only``, a job that is in none of these states stays unchanged, and its outcome is its state.
+
+        ``ended`` protects jobs that have run meanwhile. It has, by id, how many claims of the job had ended when the
+        caller read the job with :meth:`BoxReads.lives_and_ends`. If another claim of the job has ended since, the job
+        stays unchanged, and its outcome is ``moved``.
         """
         args = {"only": " ".join(only)}
 
@@ -83,10 +87,10 @@ class Admin:
         - same: the job had these options already.
         - never: the job would become ready at its deadline or later. It stays unchanged.
         - gone: Redis does not have the job.
-        - a state: the job is in this state, in which jobs do not wait. The job stays unchanged.
+        - the name of a state, such as running: the job does not wait, but is in this state. It stays unchanged.
         - changed: ``line`` was given, and the job's state line differs from it. The job stays unchanged.
 
-        Raises AuditBacklogFull.
+        Raises AuditBacklogFull if too many events wait to be copied into SQL.
         """
         args = change._asdict()
 
@@ -155,8 +159,9 @@ class Admin:
     def configure(
         self, queue: str, values: Mapping[str, int], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str]]:
-        """Change settings and flags of a queue. The flags ``paused`` and ``fair`` are 0 or 1. Returns the outcome by
-        field: changed or same. Raises InvalidOption for an unknown field or an invalid value."""
+        """Change settings and flags of a queue. The flags ``paused`` and ``fair`` are 0 or 1. Returns, by field,
+        whether its value has changed: changed or same. Raises InvalidOption for an unknown field or an invalid value.
+        """
         for name, value in values.items():
             minimum = SETTINGS[name].minimum if name in SETTINGS else 0
             if name not in SETTINGS and name not in FLAGS:
@@ -199,10 +204,10 @@ def check_why(why: str) -> str:
 
 DELETED: Final = "deleted"
 WAITS: Final = "waits"
-"""The event of the deletion is in the outbox, but the mirror has not committed it yet. The caller must call ``delete``
-again later."""
+"""The answer of ``delete`` if the event of the deletion is in the outbox, but the mirror has not yet copied it into
+SQL. The caller must call ``delete`` again later."""
 ABSENT: Final = "absent"
-"""The queue does not exist."""
+"""The answer of ``delete`` if the queue does not exist."""
 
 
 class _Answer(NamedTuple):
@@ -220,10 +225,11 @@ class Deletion:
         self._reads = reads
 
     def delete(self, queue: str, *, by: str | None = None, why: str = "") -> Plan[str]:
-        """Delete a queue that has neither jobs nor claims. Returns DELETED, WAITS or ABSENT.
+        """Delete a queue that has neither jobs nor claims. Returns DELETED; WAITS if the mirror must copy the event of
+        the deletion first; or ABSENT if there is no such queue.
 
-        This call makes no handshake, because a handshake would create a missing queue. Raises QueueInUse if the queue
-        has jobs or claims.
+        This call does not begin with a handshake, because a handshake would create a missing queue. Raises QueueInUse
+        if the queue has jobs or claims.
         """
         args = {"by": check_name("actor", by or self._delivery.name), "why": check_why(why)}
         (answer,) = yield from self._delivery.carry_out([Call("delete", queue, args, _parse)])
@@ -244,7 +250,7 @@ class Deletion:
             yield from self._delivery.ask([["SADD", listed, queue]])
 
     def claims(self, queue: str) -> Plan[int]:
-        """Return the number of claims in force."""
+        """Return the number of jobs of the queue that a worker has claimed and not settled."""
         keys = queue_keys(queue, self._delivery.prefix)
         (claims,) = yield from self._delivery.ask([["ZCARD", keys("leases")]], queue)
         return int(claims)

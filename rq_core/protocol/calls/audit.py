@@ -24,7 +24,8 @@ from rq_core.protocol.engine.plan import Call, Plan, pairs_of, parse_nothing, pa
 from rq_core.scripts.plain import plain_text
 
 BASELINE_CHUNK: Final = 1_000
-"""Approximate number of jobs whose baselines one call writes. One event has at most this number of jobs."""
+"""Approximate number of jobs whose baselines one call writes. A baseline is an event that records a job's present
+state. One event has at most this number of jobs."""
 # The most that `lua/plain/strike.lua` copies.
 STRIKE_ENTRIES_MAX: Final = 20_000
 STRIKE_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -36,33 +37,41 @@ _TARGETS: Final = {
     State.PARKED: State.READY,
     State.DEAD: State.DEAD,
 }
-"""State of a job in the log → state into which the job is restored. A job that was asked to stop is not restored. A job
-that was parked runs again, and parks again if its wait is not over."""
+"""A job's last state in the audit log → the state that a restore gives to the job. A job that was asked to stop is not
+restored. A job that was parked runs again, and parks again if its wait is not over."""
 
 PUT_BACK: Final = frozenset(_TARGETS)
-"""The states in the log from which a job is restored."""
+"""The states of jobs that a restore can put back into Redis: a job's last state in the audit log must be one of
+them."""
 
 _TOLD: Final = tuple(field.name for field in JOB_EVENT_FIELDS[Event.RESTORED])[4:]
-"""The fields of the event ``restored`` that the caller of a restore passes. The script fills in the four fields before
-these."""
+"""The fields of the event ``restored`` for which the caller of a restore passes values. The Lua script adds the four
+fields before these."""
 
 
 class Restoration(NamedTuple):
-    """One record of a restore: what restore.lua does for one job."""
+    """One record of a call that restores lost data from the audit log: what restore.lua must do for one job."""
 
     id: str
     kind: str
-    """The kind of work: restore, missing, remove, remember, name, entry or lost."""
+    """The kind of work:
+
+    - restore: put back a job.
+    - missing: put back a job that is live in the log.
+    - remove: remove a job that has ended in the log.
+    - remember: remember the id of an ended job.
+    - name: let an ended job hold its unique name again.
+    - entry: put back an entry or a signal of a durable job's box.
+    - lost: note that a signal of a box cannot be put back."""
     due_ms: int
     line: str
     """A line whose meaning depends on the kind.
 
-    - restore, missing: the job's new state line, without ``seq``, ``due`` and ``since``.
-    - remove: the job's present state line.
-    - remember: the job's line in ``results``.
+    - restore, missing: the job's new value in the key ``state``, without the fields ``seq``, ``due`` and ``since``.
+    - remove: the job's present value in the key ``state``.
+    - remember: the job's value in the key ``results``.
     - name: the job's unique name, and the instant until which the job holds the name.
-    - entry, lost: the id (life) of a box, and the numbers of the box's header.
-    """
+    - entry, lost: the id (life) of a box, and the numbers of the box's header."""
     detail: str
     """The remaining fields of the event ``restored``, as JSON. For remove: the event with which the job had ended, as
     JSON. For entry and lost: the name of a member of the box, for example ``|3`` (entry 3) or ``>2`` (signal 2). The
@@ -76,10 +85,10 @@ class Restored(NamedTuple):
     """The outcome of one restore call."""
 
     last: str
-    """The value of ``after`` for the next restore."""
+    """The id of this restore, which the next restore passes as ``after``."""
     outcomes: dict[str, str]
-    """The outcome by id: restored, removed, remembered, named, kept, known, held, gone, or the state of a job that was
-    not changed. If the outcome of a record that should restore a job is ``remembered``, the job was not restored:
+    """The outcome by job id: restored, removed, remembered, named, kept, known, held, gone, or the state of a job that
+    was not changed. If the outcome of a record that should restore a job is ``remembered``, the job was not restored:
     another job with the same id has ended after the loss. If several records have one id, the outcome is that of the
     last one."""
     by_record: tuple[str, ...] = ()
@@ -93,16 +102,18 @@ class Audit:
         self._delivery = delivery
 
     def attach(self, queue: str, audit_id: str, known: int = 0, stamp: str = "") -> Plan[None]:
-        """Switch the audit log on, for this audit database. Raises AuditElsewhere if another database mirrors the
-        queue.
+        """Switch the queue's audit log on, for this audit database. Raises AuditElsewhere if another database mirrors
+        the queue.
 
-        If the outbox lacks a part of the queue's history, the call writes a baseline of the live jobs.
+        If the outbox (the queue's stream of events) lacks a part of the queue's history, the call writes a baseline:
+        events that record the present state of all live jobs.
 
-        ``known`` is an epoch that the database has. A queue in an earlier epoch starts a new epoch above ``known``,
-        with a baseline. Each epoch that this client starts later is above ``known``, too.
+        ``known`` is an epoch of the queue that the database already has. An epoch is the number of one unbroken history
+        of the queue in Redis. If the queue's epoch is lower than ``known``, the queue starts a new epoch above
+        ``known``, with a baseline. Each epoch that this client starts later is above ``known``, too.
 
-        ``stamp`` is the mark by which the database identifies the queue. A queue without a mark gets this mark. If the
-        queue has another mark, AuditStampDiffers is raised. With an empty ``stamp``, any mark is accepted.
+        ``stamp`` is the text by which the database recognizes the queue. A queue without a stamp gets this one. If the
+        queue has another stamp, AuditStampDiffers is raised. With an empty ``stamp``, any stamp is accepted.
         """
         self._delivery.set_floor(queue, known)
         answer = yield from self._attach(queue, audit_id, "on", known, stamp)
@@ -133,8 +144,9 @@ class Audit:
         )
 
     def _baseline(self, queue: str, cursor: str) -> Plan[str]:
-        """Write the baseline of some jobs, from ``cursor`` on. Returns the cursor for the next jobs, or "0" after the
-        last jobs."""
+        """Write events that record the present state of some live jobs, from ``cursor`` on. Returns the cursor for the
+        next jobs, or "0" after the last jobs.
+        """
         args = {"by": self._delivery.name, "cursor": cursor, "most": BASELINE_CHUNK}
         return (
             yield from self._delivery.call(
@@ -145,8 +157,9 @@ class Audit:
     def read_outbox(
         self, queue: str, start: str, count: int
     ) -> Plan[list[tuple[str, dict[str, str]]]]:
-        """Return at most ``count`` undecoded entries of the outbox whose ids are ``start`` or later, in order. If
-        ``start`` is "-", the first entry is the oldest one of the outbox."""
+        """Return at most ``count`` undecoded entries of the outbox (the queue's stream of events) whose ids are
+        ``start`` or later, in order. If ``start`` is "-", the first entry is the oldest one of the outbox.
+        """
         keys = queue_keys(queue, self._delivery.prefix)
         (entries,) = yield from self._delivery.ask(
             [["XRANGE", keys("outbox"), start, "+", "COUNT", count]], queue
@@ -156,8 +169,9 @@ class Audit:
     def read_outbox_back(
         self, queue: str, before: str, count: int
     ) -> Plan[list[tuple[str, dict[str, str]]]]:
-        """Return at most ``count`` undecoded entries of the outbox before ``before``, newest first. ``before`` itself
-        is left out."""
+        """Return at most ``count`` undecoded entries of the outbox (the queue's stream of events) that come before the
+        entry ``before``, newest first.
+        """
         keys = queue_keys(queue, self._delivery.prefix)
         (entries,) = yield from self._delivery.ask(
             [["XREVRANGE", keys("outbox"), f"({before}", "-", "COUNT", count]], queue
@@ -165,11 +179,12 @@ class Audit:
         return [(entry_id, pairs_of(flat)) for entry_id, flat in entries]
 
     def trim(self, queue: str, audit_id: str, upto: str, jobs: int, size: int) -> Plan[None]:
-        """Remove the entries of the outbox before ``upto``. The mirror has committed the entry ``upto``, which stays as
-        the anchor of the next read. If Redis has lost ``upto``, nothing is removed.
+        """Remove the entries of the outbox that come before the entry ``upto``. The mirror has committed all entries up
+        to ``upto`` to SQL. The entry ``upto`` itself stays, so that the mirror's next read can check that it is
+        unchanged. If Redis has lost this entry, nothing is removed.
 
-        ``jobs`` is the number of job events that were mirrored since the last trim; an event about the queue counts as
-        one. ``size`` is the number of bytes of the events' fields: type, jobs or data, and why.
+        ``jobs`` is the number of jobs in the events that were mirrored since the last trim; an event about the queue
+        counts as one job. ``size`` is the number of bytes of the events' fields: type, jobs or data, and why.
         """
         OutboxId.parse(upto)
         args = {"audit_id": audit_id, "upto": upto, "jobs": jobs, "size": size}
@@ -184,13 +199,14 @@ class Audit:
         by: str | None = None,
         why: str = "",
     ) -> Plan[Restored]:
-        """Restore lost jobs from the audit log, and remove jobs that are in Redis although the log has their end. See
-        restore.lua.
+        """Restore lost jobs from the audit log, and remove jobs that are in Redis although they have ended in the log.
 
-        ``records`` are at most BATCH_MAX records. ``after`` identifies the last restore that Redis had carried out
-        before the caller read the log. The value is the field ``restored`` of the queue's ``meta``, or ``last`` of the
-        previous :class:`Restored`. Raises AuditBacklogFull, QueueFull, or RestoredMeanwhile if Redis has carried out
-        another restore since then.
+        ``records`` has at most BATCH_MAX records. ``after`` is the id of the last restore that Redis had carried out
+        before the caller read the log: the field ``restored`` of the queue's ``meta``, or ``last`` of the previous
+        :class:`Restored`.
+
+        Raises AuditBacklogFull, QueueFull, or RestoredMeanwhile if Redis has carried out another restore since
+        ``after``.
         """
         args = {"by": check_name("actor", by or self._delivery.name), "why": why, "after": after}
         ids = tuple(check_name("job", record.id) for record in records)
@@ -203,19 +219,20 @@ class Audit:
     def repair(
         self, queue: str, records: Sequence[tuple[int, str, str, str, str]], *, by: str
     ) -> Plan[int]:
-        """Repair single members of keys. Returns the number of findings that were repaired.
+        """Correct single members of the queue's keys that the doctor has found to be wrong. Returns the number of
+        repaired findings.
 
-        A record is (number of the finding, key, member, value that the doctor read, new value). See repair.lua.
+        A record is (number of the finding, key, member, value that the doctor read, new value).
         """
         call = Call("repair", queue, {"by": by}, lambda r: int(r[0]), records)
         return (yield from self._delivery.call(call))
 
     def strike(self, queue: str) -> Plan[None]:
-        """Remove the outbox entries whose numbers are higher than any number that a script assigns. If no entry
-        remains, a new epoch begins.
+        """Remove entries of the outbox that no script has written: their ids are higher than any id that a script
+        assigns. If no entry remains, a new epoch begins.
 
-        Raises ServerUnsuitable and changes nothing if the remaining entries exceed STRIKE_ENTRIES_MAX entries or
-        STRIKE_BYTES_MAX bytes.
+        Raises ServerUnsuitable and changes nothing if more than STRIKE_ENTRIES_MAX entries or STRIKE_BYTES_MAX bytes
+        would remain.
         """
         outbox = queue_keys(queue, self._delivery.prefix)("outbox")
         bounds = (STRIKE_ENTRIES_MAX, STRIKE_BYTES_MAX)
@@ -232,11 +249,11 @@ def put_back(
     enqueued_ms: int | None = None,
     missing: bool = False,
 ) -> Restoration:
-    """Return the record that restores a job. The job's last state in the log decides its new state: see _TARGETS.
+    """Build the record that restores a job. The job's last state in the log decides its new state: see _TARGETS.
 
-    The job's counters stay. A claim in force is dropped; it counts as neither a failure nor a loss. ``spec`` is the
-    job's immutable JSON. ``missing`` is true if the job is live in the log. Raises KeyError if the job's last state is
-    not in PUT_BACK.
+    The job keeps its counters of attempts and losses. Its claim, if it had one, is dropped, and counts as neither a
+    failure nor a loss. ``spec`` is the job's immutable JSON. ``missing`` is true if the job is live in the log. Raises
+    KeyError if the job's last state is not in PUT_BACK.
     """
     assert record.state is not None
     target = _TARGETS[record.state]
@@ -273,11 +290,11 @@ def entries_again(
     signals: Sequence[str] = (),
     lost: Collection[int] = (),
 ) -> list[Restoration]:
-    """Return the records that put back a job's lost box. ``entries`` and ``signals`` are the texts of the box, in
-    order.
+    """Build the records that put back a durable job's lost box, which has the job's saved steps and signals. ``life``
+    is the id of the box. ``entries`` and ``signals`` are the texts of its contents, in order.
 
     The records of the entries come last, in order. The record of the last signal comes directly before them. With this
-    order, no worker continues the job before the last record is written, and no signal changes the box.
+    order, no worker continues the job before the last record is written, and no new signal changes the box.
 
     ``lost`` has the numbers of the signals that cannot be put back: their senders must send them again.
     """
@@ -298,20 +315,23 @@ def entries_again(
 
 
 def take_out(job_id: str, line: str, ended: str) -> Restoration:
-    """Return the record that removes an ended job from Redis, if the job's state line is still ``line``. ``ended`` is
-    the event with which the job had ended."""
+    """Build the record that removes an ended job from Redis. The job is removed only if its state line is still
+    ``line``. ``ended`` is the event with which the job had ended.
+    """
     return Restoration(job_id, "remove", 0, line, json.dumps(ended))
 
 
 def remember(job_id: str, until_ms: int, line: str) -> Restoration:
-    """Return the record that makes Redis remember an ended job's id until ``until_ms`` (Unix ms). ``line`` is the job's
-    line in the key ``results``."""
+    """Build the record that makes Redis remember an ended job's id until ``until_ms`` (Unix ms). ``line`` is the job's
+    value in the key ``results``.
+    """
     return Restoration(job_id, "remember", until_ms, line, "null")
 
 
 def stand_again(job_id: str, name: str, until_ms: int) -> Restoration:
-    """Return the record by which an ended job holds its unique name again, until ``until_ms`` (Unix ms). Such a record
-    is only for a name that is held until an instant, even if the job ends before."""
+    """Build the record that lets an ended job hold its unique name again, until ``until_ms`` (Unix ms). This is needed
+    if the name was to be held until a fixed time, even if the job ends before.
+    """
     line = " ".join(("ended", f"unique={name}", f"stands=until:{until_ms}"))
     return Restoration(job_id, "name", until_ms, line, "null")
 

@@ -1,4 +1,6 @@
-"""The calls about the boxes of durable jobs. Workers save steps of jobs, and programs send signals to jobs."""
+"""The calls about the boxes of durable jobs. A box has a job's saved steps and its signals. Workers save steps of jobs,
+and programs send signals to jobs.
+"""
 
 from __future__ import annotations
 
@@ -15,49 +17,52 @@ BATCH_MAX: Final = 250
 
 
 class Saving(NamedTuple):
-    """One entry that a worker reports: the begin of a step, the result of a step, a wait or a sleep."""
+    """One entry of a durable job's history that a worker saves: the begin of a step, the result of a step, a wait or a
+    sleep.
+    """
 
     id: str
     fence: str
     life: str
     what: Literal["begin", "save", "wait", "sleep", "take", "move"]
-    """The kind of the record. With ``take``, Redis saves again a wait that has already taken a signal. With ``move``,
-    Redis gives the job's box the id ``life``: Redis had lost the claim's box, and a signal has begun another box."""
+    """The kind of the entry. ``take`` saves again a wait that has already taken a signal. ``move`` gives the job's box
+    the id ``life``: it is needed if Redis had lost the box, and a signal has begun another one."""
     entry: int
     name: str
     packed: str = ""
-    """The value that the step returned, packed (:mod:`rq_core.model.result_encoding`), or ``!`` and the reason why the
-    value is not kept."""
+    """The value that the step returned, encoded by :mod:`rq_core.model.result_encoding`; or ``!`` and the reason why
+    the value is not kept."""
     about: str = ""
     """The end of a wait or a sleep: Unix ms, or ``+`` and ms from now; empty: it has no end. For ``take``, the signal's
     number."""
 
 
 class NotSaved(NamedTuple):
-    """The reason why Redis did not carry out one record of a call."""
+    """The reason why Redis did not carry out one record of a call that saves entries."""
 
     why: str
-    """``waits``: the wait or sleep is not over; ``gone`` or ``stale``: the claim is not in force; ``behind``: Redis
-    lacks entries before this one; ``full``: the box has no room; ``conflict``: Redis has a different entry under
-    this number; ``other``: the job has a box with another id."""
+    """The reason. ``waits``: the wait or sleep is not over; ``gone`` or ``stale``: the claim is not in force;
+    ``behind``: Redis lacks entries before this one; ``full``: the box has no room; ``conflict``: Redis has a different
+    entry under this number; ``other``: the job has another box, whose id differs."""
     has: int | None
     """With ``waits``, the end of the wait or sleep (Unix ms; None: it has no end). Otherwise, the number of entries
     that Redis has (None: unknown)."""
 
 
 SaveAnswer = dict[int, NotSaved | StepEntry]
-"""The answer to a save, by the position of a record, from 0. A refused record has a NotSaved. The record of a wait or
-sleep that is over has the entry in the box, unless the entry is large or unreadable, or the call was sent again. All
-other records are left out."""
+"""The answer to a call that saves entries, by the position of a record in the call, from 0.
+
+A record that Redis refused has a NotSaved. The record of a wait or sleep that is over has the text of its entry, unless
+this text is large or unreadable, or the call was sent again. All other records are left out: they are saved."""
 
 
 def refusals(answer: SaveAnswer) -> dict[int, NotSaved]:
-    """Return the refused records of a save's answer, by position."""
+    """Return only the refused records of a save's answer, by position."""
     return {at: each for at, each in answer.items() if isinstance(each, NotSaved)}
 
 
 def save(queue: str, worker: str, records: Sequence[Saving]) -> Call[SaveAnswer]:
-    """Return the call that reports steps, waits and sleeps."""
+    """Build the Redis call that saves steps, waits and sleeps of durable jobs."""
     tail = {
         place: unpack_result(record.packed)
         for place, record in enumerate(records, 1)
@@ -88,18 +93,18 @@ class Sending(NamedTuple):
     value: str
     """The value that the signal brings, as JSON."""
     life: str = ""
-    """The name of the box of a parent whose child has ended. A job with another box gets no signal. Empty: the job may
-    have any box, or none."""
+    """The id of the box to which the signal belongs. Only the signal about a child's end has one: if the parent's box
+    has another id, the parent gets no signal. Empty: any box will do, and the job need not have one yet."""
 
 
 class Sent(NamedTuple):
     """The outcome of a signal."""
 
     outcome: str
-    """``woken``: the job was parked for the signal and is ready now; ``sent``: the signal waits in the job's box;
-    ``known``: a signal with the same key was sent before; ``full``: the box has no room; ``lost``: Redis has lost the
-    box; ``gone``: there is no such job; ``waits``: nothing was sent, and the job was not woken (an answer to
-    ``look_again``, and to the signal of a child whose parked parent waits for another child)."""
+    """The outcome. ``woken``: the job was parked for the signal and is ready now; ``sent``: the signal is stored in the
+    job's box; ``known``: a signal with the same key was sent before; ``full``: the box has no room; ``lost``: Redis has
+    lost the job's box; ``gone``: there is no such job; ``waits``: nothing was sent, and the job was not woken (an
+    answer to ``look_again``, and to the signal of a child whose parked parent waits for another child)."""
     number: int | None
     """The signal's number among the job's signals; None: the signal was not sent."""
 
@@ -107,8 +112,9 @@ class Sent(NamedTuple):
 def send_signals(
     queue: str, records: Sequence[Sending], *, by: str, why: str = "", value_max: int = 0
 ) -> Call[list[Sent]]:
-    """Return the call that sends signals. Its answer has the outcome of each signal, in order. The log stores a
-    signal's value only if the value has at most ``value_max`` bytes."""
+    """Build the Redis call that sends signals to durable jobs. Its answer has the outcome of each signal, in order. The
+    audit log stores a signal's value only if the value has at most ``value_max`` bytes.
+    """
     each = [
         (r.id, r.name, r.key, r.life or new_life(), digest_of(r.value), r.value) for r in records
     ]
@@ -120,8 +126,9 @@ def send_signals(
 
 
 def look_again(queue: str, ids: Sequence[str], *, by: str, why: str = "") -> Call[list[Sent]]:
-    """Return the call that checks again whether the boxes of jobs have signals. A parked job wakes if its box has a
-    signal for which the job waits. The call sends no signal. ``ids`` are at most BATCH_MAX ids."""
+    """Build the Redis call that checks again whether jobs have received the signals for which they wait. A parked job
+    whose awaited signal has arrived becomes ready. The call sends no signal. ``ids`` has at most BATCH_MAX job ids.
+    """
     each = [(job_id, "", "", "", "", "") for job_id in ids]
     args = {"by": by, "why": why, "value_max": 0}
     absent = [Sent("gone", None)] * len(ids)

@@ -1,12 +1,13 @@
 """Changes of all jobs of a queue that match a filter: cancel, edit, requeue and prune.
 
 A change goes through the queue page by page. :meth:`Bulk.step` reads one page of at most 250 jobs, and changes the jobs
-that match, at most 50 in one call. A step needs only the filter and a *place*, which is a short text. So any process
-can continue a change where another process stopped: a program, the command line or a page with a form.
+that match, at most 50 in one call. Between two steps, a change needs only its filter and a *place*: a short text that
+says how far the change has come. So any process can continue a change that another process began: a program, the
+command line or a web page with a form.
 
-All calls of a change use one call slot, named after the change. The number of a call follows from the number of jobs
-that earlier calls have changed. If the answer to a call is lost, the next process reads from Redis how many jobs the
-call changed.
+The calls of a change are numbered, so that Redis carries out a repeated call only once. The number of a call follows
+from the number of jobs that earlier calls have changed. If the answer to a call is lost, the next process reads from
+Redis how many jobs the call changed.
 
 The events of all calls have the id of the change at the beginning of their reason.
 """
@@ -38,11 +39,11 @@ from rq_core.protocol.reads.reads import Reads
 from rq_core.protocol.reads.steps import Steps, beside, jobs_of, run_steps
 
 ROUNDS_MAX: Final = 3
-"""Maximum number of rounds of a change. In each round, the change goes through the whole queue. The rounds after the
-first find jobs that moved while the queue was read."""
+"""Maximum number of rounds of a change. In each round, the change goes through the whole queue. Later rounds find jobs
+that moved to another key while the first round read the queue."""
 CHANGED_MAX: Final = 50
-"""Maximum number of jobs in one call that changes them: a fifth of a page. Lua's collector frees memory in the middle
-of some calls, so these calls take several times as long as others."""
+"""Maximum number of jobs that one call changes: a fifth of a page. The number is small because Lua's garbage collector
+runs during some calls, and these calls take several times as long as others."""
 PAUSE_S_MAX: Final = 1.0
 """Longest pause after a step, in seconds."""
 PAUSE_STEPS: Final = 1.5
@@ -51,8 +52,8 @@ many jobs per second as without a change."""
 LIMIT_MAX: Final = 1_000_000_000
 """Highest value of ``BulkChange.limit``, which limits the number of changed jobs."""
 _SAME_MAX: Final = 2**20
-"""The number of a call is ``changed`` times this factor, plus ``idle``, plus 1 (see ``BulkPlace.slot``). So at most
-_SAME_MAX - 1 calls in a row may change no job."""
+"""A factor for the numbers of a change's calls: a call has the number ``changed`` times this factor, plus ``idle``,
+plus 1 (see ``BulkPlace.slot``). So at most _SAME_MAX - 1 calls in a row may change no job."""
 _WHY_ID: Final = "bulk {id}"
 _REASON_MAX: Final = WHY_MAX - 50
 
@@ -68,9 +69,9 @@ class Verb(NamedTuple):
     states: tuple[State, ...]
     """The states that a filter for this kind of change may name."""
     done: tuple[str, ...]
-    """The outcomes of jobs that were changed."""
+    """The outcomes that count as changed, such as ``cancelled``."""
     refused: tuple[str, ...] = ()
-    """The outcomes of jobs that match but could not be changed."""
+    """The outcomes of jobs that match the filter but could not be changed."""
 
 
 _CANCELLED: Final = (*_WAITING, State.PARKED)
@@ -124,38 +125,46 @@ class BulkChange:
 
     @property
     def states(self) -> tuple[State, ...]:
-        """The states of the jobs that are changed."""
+        """The states of the jobs that are changed: those of the filter, or else the usual ones for this kind of
+        change.
+        """
         return self.filter.only_states or self.verb.usual
 
     def why(self, bulk_id: str) -> str:
-        """Return the reason that the log keeps for each call of the change."""
+        """Return the reason that the audit log keeps for each call of the change: ``bulk``, the id and the operator's
+        reason.
+        """
         about = _WHY_ID.format(id=bulk_id)
         return f"{about}: {self.reason}" if self.reason else about
 
 
 @dataclass(frozen=True, slots=True)
 class BulkPlace:
-    """The place in a queue that a change has reached. ``str`` returns the place as a text, which ``parse`` reads."""
+    """The progress of a change of many jobs: where in the queue it continues, and its counts. ``str`` returns the place
+    as a text, which ``parse`` reads.
+    """
 
     id: str
     """The id of the change: 12 hex digits for the time at which the change began (Unix ms), then 4 random hex
     digits."""
     round: int = 1
     source: int = 0
-    """The key that is being read: its index in the list that ``sources_of`` returns."""
+    """The index of the key that is being read, in the list of keys that ``sources_of`` returns."""
     at: str = ""
-    """The place within the key that is being read."""
+    """The place at which the next page of the key begins."""
     looked: int = 0
     matched: int = 0
     changed: int = 0
     changed_before: int = 0
-    """Number of jobs that were changed before this round."""
+    """Number of jobs that earlier rounds of the change have changed."""
     idle: int = 0
-    """Number of calls since the last call that changed a job."""
+    """Number of calls in a row, up to now, that have changed no job."""
 
     @property
     def slot(self) -> Slot:
-        """The call slot of the change, with the number of the next call. Each later call has a higher number."""
+        """The name and number of the change's next call. Redis carries out a numbered call only once. Each later call
+        has a higher number.
+        """
         number = self.changed * _SAME_MAX + self.idle + 1
         return named_slot(f"bulk.{self.id}", number)
 
@@ -176,7 +185,9 @@ class BulkPlace:
 
     @classmethod
     def parse(cls, text: str) -> BulkPlace:
-        """Return the place that ``str`` has written as this text. Raises InvalidOption for another text."""
+        """Return the place that ``str`` has written as this text. Raises InvalidOption if the text is not such a
+        place.
+        """
         given: object = text
         found = _PLACE.fullmatch(given) if isinstance(given, str) else None
         if found is None:
@@ -196,11 +207,11 @@ class BulkStep(NamedTuple):
     """The result of one step of a change of many jobs. A step may make several calls."""
 
     place: BulkPlace
-    """The place up to which the change was made."""
+    """The place at which the next step continues."""
     is_last: bool
     """True if the change is complete."""
     outcomes: dict[str, str]
-    """The outcomes of the jobs that matched, by id. In a dry run, the jobs' states."""
+    """The outcomes of the jobs that matched, by id. In a dry run: the jobs' states, by id."""
     damaged: tuple[str, ...] = ()
     """A message for each job that could not be read."""
 
@@ -216,11 +227,11 @@ class JobsChanged:
     changed: int
     """Number of jobs that were changed; 0 in a dry run."""
     outcomes: Mapping[str, int] = field(default_factory=dict)
-    """Number of jobs by outcome: all changed jobs, and the unchanged jobs of the first round. In a dry run, number
-    of jobs by state."""
+    """Number of jobs for each outcome. All changed jobs are counted, but only those unchanged jobs that the first round
+    found. In a dry run: number of jobs for each state."""
     left: int = 0
-    """Number of jobs that match and cannot be changed: another job holds the name of a dead job, or an edited job would
-    become ready at its deadline or later."""
+    """Number of jobs that match the filter but could not be changed. A dead job is not requeued if another job holds
+    its unique name. A job is not edited if it would become ready at its deadline or later."""
     looked: int = 0
     """Number of jobs that were read."""
     complete: bool = True
@@ -231,8 +242,8 @@ class JobsChanged:
 
 
 Progress = Callable[[BulkPlace], None]
-"""A function that is called after each step, with the place that the change has reached. To stop the change, the
-function may raise an exception. The change can continue from this place later."""
+"""A function that is called after each step of a change, with the place that the change has reached. The function may
+raise an exception to stop the change. The change can continue from this place later."""
 
 
 class Bulk:
@@ -245,14 +256,16 @@ class Bulk:
         self._families = families
 
     def begin(self, queue: str) -> Plan[BulkPlace]:
-        """Return the place at which a new change of jobs of a queue begins."""
+        """Return the place at which a new change of many jobs of a queue begins. Its id has the present time of
+        Redis.
+        """
         now_ms = yield from self._reads.now_ms(queue)
         return BulkPlace(f"{now_ms:012x}{os.urandom(2).hex()}")
 
     def run(
         self, change: BulkChange, place: BulkPlace | None = None, progress: Progress | None = None
     ) -> Plan[JobsChanged]:
-        """Make a whole change. It begins at ``place``; None: at the beginning of the queue.
+        """Make a whole change. The change begins at ``place``; None: at the beginning of the queue.
 
         After each step, the change pauses for 1.5 times the step's duration, but at most for PAUSE_S_MAX seconds. So
         workers get more than half of the server's time.
@@ -345,7 +358,9 @@ class Bulk:
     def _matching(
         self, change: BulkChange, keys: QueueKeys, source: PagedKey, place: BulkPlace
     ) -> Steps[tuple[JobPage, list[JobState], list[str]]]:
-        """Return a page of a key, the jobs of the page that must be changed, and a message for each damaged job."""
+        """Return a page of a key, the jobs of the page that must be changed, and a message for each job that cannot be
+        read.
+        """
         # The first round of a cancel leaves entries of gone jobs at the heads of lists; claims would have to skip them.
         has_left = change.verb is CANCEL and place.round > 1 and not change.dry_run
         skipping = source.skipping(keys) if has_left else []
@@ -363,10 +378,11 @@ class Bulk:
     def _change(
         self, change: BulkChange, ids: Sequence[str], place: BulkPlace
     ) -> Plan[dict[str, str]]:
-        """Change jobs in one call; a cancel and a requeue also change the jobs' children, in further calls.
+        """Change jobs in one call. A cancel and a requeue also change the jobs' children, in further calls.
 
-        If an earlier process has already made the call with this number, the answer of that call is returned. That
-        answer may be about other jobs than ``ids``. Raises StaleCall if the change has made later calls.
+        An earlier process may have already made the call with this number. Then the answer of that earlier call is
+        returned, which may be about other jobs than ``ids``. Raises StaleCall if Redis has carried out later calls of
+        the change.
         """
         admin, queue = self._admin, change.filter.queue
         by, why, slot = change.by, change.why(place.id), place.slot
@@ -409,8 +425,9 @@ def pause_after(step_s: float) -> float:
 
 
 def _counted(change: BulkChange, place: BulkPlace, outcomes: dict[str, str]) -> BulkStep:
-    """Return the step of a change after a call whose answer was lost. ``place`` counts the jobs that this call changed.
-    The next step reads the same page again."""
+    """Return the result of a step that ends early, because the answer to one of its calls was lost. ``place`` already
+    counts the jobs that this call changed. The next step reads the same page again.
+    """
     is_full = change.limit is not None and place.changed >= change.limit
     return BulkStep(place, is_full, outcomes)
 
@@ -418,9 +435,9 @@ def _counted(change: BulkChange, place: BulkPlace, outcomes: dict[str, str]) -> 
 def _came_later(verb: Verb, job: JobState, begun_ms: int) -> bool:
     """Return whether a change must leave a job alone, because the job entered its state after the change began.
 
-    The change itself may be the cause: the change requeued the job, and the job died again; or the change edited the
-    job, and the job ran and waits again. For an edit, the result is True only for jobs that were claimed. For a cancel,
-    it is always False.
+    The change itself may be the cause. For example, the change requeued the job, and the job died again. Or the change
+    edited the job, and the job ran and waits again. For an edit, the result is True only for jobs that were claimed.
+    For a cancel, the result is always False.
     """
     if (job.since_ms or 0) <= begun_ms:
         return False
@@ -428,7 +445,8 @@ def _came_later(verb: Verb, job: JobState, begun_ms: int) -> bool:
 
 
 def _from_the_beginning(change: Change, begun_ms: int) -> Change:
-    """Return an edit with absolute times. Its relative times are counted from the beginning of the whole change.
+    """Return an edit whose relative times are replaced by absolute times, counted from the beginning of the whole
+    change.
 
     Thus each call of the change sets the same times, and a repeated edit of a job changes nothing.
     """

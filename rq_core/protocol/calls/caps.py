@@ -1,5 +1,6 @@
-"""Sets caps, rates and weights of a queue. A worker declares the limits of its code when the worker starts; operators
-change limits."""
+"""Sets caps, rates and weights of a queue. A worker stores the limits that its code declares, when the worker starts.
+Operators change limits.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +35,11 @@ from rq_core.protocol.reads.scope_reads import entries_of
 from rq_core.protocol.reads.steps import read_lines
 
 CHANGES_MAX: Final = 20
-"""Maximum number of attempts to change a limit, if other operators change the limit between the attempts."""
+"""Maximum number of attempts to change a limit. An attempt fails if another operator changes the limit at the same
+time."""
 SEEN_MAX: Final = 1_000
-"""Approximate number of state lines that are searched for a task's name. The search also reads as many jobs in lists,
-and as many entries of the outbox."""
+"""Approximate number of job state lines that are searched for a task's name, to find out whether the queue knows the
+task. The search also reads the same number of jobs in lists, and of entries of the outbox."""
 DECLARED_WHY: Final = "declared by the app"
 VERSION_MAX: Final = 1_000_000_000
 
@@ -45,10 +47,10 @@ _WINDOW: Final = re.compile(r"@(\d+(?:\.\d+)?)s(?::|$)")
 
 
 class KeptLimit(NamedTuple):
-    """A limit that a queue keeps although this code declares another limit.
+    """A limit that a queue keeps although the code of the present worker declares another limit.
 
-    An operator or other code set the limit. Or code declared a task's cap earlier, and this code declares no cap for
-    the task.
+    Either an operator or other code has set the limit. Or code declared a cap of a task earlier, and the present code
+    declares no cap for this task.
     """
 
     queue: str
@@ -69,31 +71,34 @@ class CapChange(NamedTuple):
     """The outcome of a change of a limit, and the limit that is stored now."""
 
     outcome: str
-    """The outcome: changed, same, kept or conflict."""
+    """The outcome: changed; same (the limit was in force already); kept (another limit takes precedence); or conflict
+    (the limit was changed meanwhile)."""
     version: int
     limit: Limit
 
 
 class Caps:
-    """The calls that read and change limits."""
+    """The calls that read and change the limits of a queue."""
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
 
     def policy(self, queue: str, task: str) -> Plan[str | None]:
-        """Return the policy (JSON) that workers registered for a task; None if no worker registered one."""
+        """Return the policy that workers registered for a task, as JSON: the options that decide the scopes of its
+        jobs. None if no worker registered one.
+        """
         keys = queue_keys(queue, self._delivery.prefix)
         (text,) = yield from self._delivery.ask([["HGET", keys("tasks"), task]], queue)
         return text  # type: ignore[no-any-return]
 
     def registered(self, queue: str) -> Plan[list[str]]:
-        """Return the tasks that workers have registered in a queue, by name."""
+        """Return the names of the tasks that workers have registered in a queue, sorted."""
         keys = queue_keys(queue, self._delivery.prefix)
         (names,) = yield from self._delivery.ask([["HKEYS", keys("tasks")]], queue)
         return sorted(names)
 
     def stored(self, queue: str) -> Plan[dict[str, CapEntry]]:
-        """Return the stored limits of a queue, by scope or family."""
+        """Return the stored limits of a queue, by name of the scope or family. (A family is all scopes of one key.)"""
         keys = queue_keys(queue, self._delivery.prefix)
         (stored,) = yield from self._delivery.ask([["HGETALL", keys("caps")]], queue)
         return {name: CapEntry.parse(text) for name, text in sorted(pairs_of(stored).items())}
@@ -107,17 +112,18 @@ class Caps:
         by: str | None = None,
         why: str = "",
     ) -> Plan[dict[str, CapChange]]:
-        """Change limits. Each is given as (scope, stored text of a Limit, version). Returns the outcome by scope.
+        """Change limits. Each change is (scope, text of a Limit as Redis stores it, version). Returns the outcome by
+        scope.
 
         ``version`` is the version of the limit that the caller has read (0: no limit was stored). If another version is
         stored, the outcome is ``conflict``. With -1, versions are not compared.
 
         ``source`` is ``live`` for an operator's change, and ``code`` for a limit that a task declares. A declared limit
-        never replaces a live limit. A declared limit also never replaces a limit that code declared later: an old
+        never replaces an operator's limit. It also never replaces a limit that newer code has declared, so an old
         worker that starts again restores no old limit. In both cases the outcome is ``kept``.
 
-        The text ``code`` in place of a limit restores the declared limit. A key for which code declares nothing gets
-        the limit of its family. Raises NothingDeclared if neither exists.
+        The text ``code`` in place of a limit restores the declared limit. If code declares no limit for a scope, the
+        scope gets the limit of its family. Raises NothingDeclared if there is neither.
         """
         for name, limit, _ in limits:
             if not is_scope(name):
@@ -147,8 +153,9 @@ class Caps:
     def register(
         self, queue: str, policies: Mapping[str, str], *, by: str | None = None
     ) -> Plan[dict[str, str]]:
-        """Store the policies of tasks (JSON by task name). Producers without the tasks' code then give jobs the same
-        scopes as producers with it. Returns the outcome by task: changed or same."""
+        """Store the policies of tasks (JSON by task name). Producers that lack the tasks' code read them, and so give
+        jobs the same scopes as producers that have the code. Returns the outcome by task: changed or same.
+        """
         args = {"by": check_name("actor", by or self._delivery.name)}
         records = tuple((check_name("task", name), text) for name, text in policies.items())
         return (yield from self._delivery.call(Call("register", queue, args, parse_pairs, records)))
@@ -208,11 +215,11 @@ class Caps:
         by: str | None = None,
         why: str = "",
     ) -> Plan[CapChange]:
-        """Set a live limit, or restore the declared limit.
+        """Set a limit as an operator, or restore the limit that code declares.
 
         Without ``version``, the new limit also replaces a limit that another operator sets meanwhile; this may take up
-        to CHANGES_MAX attempts. With ``version``, the change is made only if this version is stored. ``declared`` names
-        families that are known in addition to the families of the queue.
+        to CHANGES_MAX attempts. With ``version``, the change is made only if the stored limit has this version.
+        ``declared`` names families (all scopes of one key) that exist in addition to those in the queue.
 
         Raises InvalidOption, UnknownScope, NothingDeclared, or CapConflict if another change came first.
         """
@@ -237,11 +244,11 @@ class Caps:
         raise errors.CapConflict(queue=queue, scope=scope, limit=made.limit, version=made.version)
 
     def check_task(self, queue: str, scope: str) -> Plan[None]:
-        """Raise UnknownScope if ``scope`` belongs to a task that the queue does not know. The task's name may be
-        misspelt, and a cap with a misspelt name would count no job.
+        """Raise UnknownScope if ``scope`` belongs to a task that the queue does not know. Without this check, a limit
+        for a misspelt task would be stored and would count no job.
 
-        A task is known if the queue has a cap or a policy for the task. It is also known if one of the jobs and events
-        that this call reads names the task.
+        A task is known if the queue has a cap or a policy for it, or if one of the jobs and events that this call reads
+        names it.
         """
         family, _, name = scope.partition("=")
         if family.partition("@")[0] != TASK or not name:
@@ -281,8 +288,9 @@ class Caps:
     def _stored(
         self, queue: str, scope: str, declared: Collection[str]
     ) -> Plan[dict[str, CapEntry]]:
-        """Return the stored limits of a scope and of its family. Raises UnknownScope if no job of the queue can have
-        the scope."""
+        """Return the stored limits of a scope and of its family (all scopes of one key). Raises UnknownScope if no job
+        of the queue can have the scope.
+        """
         keys = queue_keys(queue, self._delivery.prefix)
         family = family_of(scope)
         names = [scope, family]
@@ -302,7 +310,9 @@ class Caps:
 
 
 def _checked(scope: str, limit: Limit | int | str | None, stored: Mapping[str, CapEntry]) -> Limit:
-    """Return the limit to store. For a rate, a plain number N means N per window of the rate. Raises InvalidOption."""
+    """Check a new limit, and return it as it must be stored. For a rate, a plain number N means N per window of the
+    present rate. Raises InvalidOption.
+    """
     if limit is None:
         return Limit(None)
     given = limit if isinstance(limit, Limit) else Limit(check_limit("limit", limit))

@@ -1,10 +1,10 @@
 """The calls of workers.
 
-- ``claim`` takes jobs.
+- ``claim`` claims jobs.
 - ``complete``, ``fail`` and ``rollback`` end claims.
 - ``park`` ends claims of jobs that now wait for a moment or a signal.
-- ``turn`` reports successes and takes jobs, in one call.
-- ``spend`` corrects what jobs have taken from their rates.
+- ``turn`` reports successes and claims jobs, in one call.
+- ``spend`` corrects how much of their rate limits jobs have used.
 - ``extend`` extends leases.
 
 A worker sends several of these calls in one round trip: :meth:`rq_core.protocol.engine.delivery.Delivery.carry_out`.
@@ -27,8 +27,8 @@ from rq_core.protocol.engine.plan import Call, parse_pairs
 
 CLAIM_BYTES: Final = 1024 * 1024
 SWEEP_MAX: Final = 250
-"""Maximum number of entries of each kind that one claim processes: expired leases, due jobs, expired names and so
-on."""
+"""Maximum number of entries of each kind that one claim cleans up or promotes: expired leases, due jobs, expired names
+and so on."""
 
 
 NO_VALUES: Final[Mapping[int, str]] = MappingProxyType({})
@@ -42,18 +42,21 @@ class Claimed:
     jobs: tuple[Claim, ...]
     now_ms: int
     next_due_ms: int | None
-    """Unix ms at which the next entry of ``scheduled`` (a job, a rate, a family or a schedule) is due; None: there is
-    no entry."""
+    """Unix ms at which the next entry of the key ``scheduled`` (a job, a rate, a family or a schedule) is due; None:
+    there is no entry."""
     more: bool
-    """True if claimable jobs are left."""
+    """True if the queue has further jobs that could be claimed now."""
     ticks: bool = False
-    """True if schedules are due, and this worker must ask for them (:func:`schedules.tick`)."""
+    """True if schedules are due, and this worker must get them from Redis (:func:`schedules.tick`)."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """For the claim of a turn: the reason (``gone`` or ``stale``) of each refused success, by id."""
+    """By job id, the reason why Redis refused a success that was reported together with this claim: ``gone`` or
+    ``stale``."""
 
     @property
     def epoch(self) -> int | None:
-        """The epoch in which the jobs were claimed; None without jobs."""
+        """The queue's epoch in which the jobs were claimed; None if no job was claimed. An epoch is the number of one
+        unbroken history of the queue in Redis.
+        """
         return int(epoch_of_fence(self.jobs[0].fence)) if self.jobs else None
 
 
@@ -74,8 +77,9 @@ def claim(
     bytes_max: int = CLAIM_BYTES,
     sweep_max: int = SWEEP_MAX,
 ) -> Call[Claimed]:
-    """Return the call that claims at most ``limit`` jobs. Before the claim, the call ends expired leases and promotes
-    due jobs."""
+    """Build the Redis call that claims at most ``limit`` jobs. Before it claims, the call ends expired leases and makes
+    due jobs ready.
+    """
     args = {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max}
     return Call("claim", queue, args, lambda reply: parse_claimed(queue, reply))
 
@@ -90,11 +94,11 @@ def turn(
     bytes_max: int = CLAIM_BYTES,
     sweep_max: int = SWEEP_MAX,
 ) -> Call[Claimed]:
-    """Return the call that reports successes and claims at most ``limit`` jobs. Redis carries out both or neither.
+    """Build the Redis call that reports successes and claims at most ``limit`` jobs. Redis does both or neither.
 
-    ``held`` are the successful jobs, given as (id, fence). ``values`` are the kept results, by the position of the job
-    in ``held``, from 1. A value is the digest of the result and its JSON (:mod:`rq_core.model.result_encoding`), or
-    ``!`` and the reason why no result is kept.
+    ``held`` has the successful jobs as (id, fence) pairs. A fence identifies a claim. ``values`` has the results
+    to keep, by the position of the job in ``held``, from 1. A value is the digest of the result and its JSON
+    (:mod:`rq_core.model.result_encoding`), or ``!`` and the reason why no result is kept.
     """
     args = {"worker": worker, "limit": limit, "bytes_max": bytes_max, "sweep_max": sweep_max}
     ids = tuple(h[0] for h in held)
@@ -115,8 +119,9 @@ def complete(
     held: Sequence[tuple[str, str]],
     values: Mapping[int, str] = NO_VALUES,
 ) -> Call[dict[str, str]]:
-    """Return the call that reports successes, given as (id, fence) pairs. Its answer has, by id, why a success was
-    refused. See ``turn`` for ``values``."""
+    """Build the Redis call that reports successes, given as (id, fence) pairs. A fence identifies a claim. The
+    answer has, by id, why Redis refused a success. See ``turn`` for ``values``.
+    """
     ids = tuple(h[0] for h in held)
     return Call("complete", queue, {"worker": worker}, parse_pairs, held, ids, tail=_tail(values))
 
@@ -131,11 +136,12 @@ def fail(
     held: Sequence[tuple[str, str, str, int, str, str]],
     known: Sequence[KnownBox] = (),
 ) -> Call[dict[str, str]]:
-    """Return the call that reports failures. Its answer is the outcome by id.
+    """Build the Redis call that reports failures. Its answer is the outcome by id.
 
-    A failure is (id, fence, ``retry`` or ``final``, delay in ms, reason, error as JSON). ``known`` has, for each job in
-    ``held``, the entries that Redis must have in the job's box. If Redis lacks one of them, the claim stays in force,
-    and the outcome is ``behind``. An empty ``known`` requires no entries.
+    A failure is (id, fence, ``retry`` or ``final``, delay in ms, reason, error as JSON). The fence is the number of the
+    claim. ``known`` is for durable jobs: for each job in ``held``, the saved entries that Redis must have. If Redis has
+    lost one of these entries, the claim stays in force, and the outcome is ``behind``. An empty ``known`` requires no
+    entries.
     """
     records = _with_known(held, known)
     return Call("fail", queue, {"worker": worker}, parse_pairs, records, tuple(h[0] for h in held))
@@ -158,10 +164,11 @@ def rollback(
     backoff_max_ms: int = 60_000,
     unknown_max: int = 100,
 ) -> Call[dict[str, str]]:
-    """Return the call that gives jobs back. Its answer is the outcome by id.
+    """Build the Redis call that gives claimed jobs back, with no attempt spent. Its answer is the outcome by id.
 
-    A job is (id, fence, reason, error as JSON, lane, delay in ms). The lane is the one that the task's present policy
-    gives to the job; empty: the job stays in its lane. ``fail`` explains ``known``.
+    A job is (id, fence, reason, error as JSON, lane, delay in ms). The fence identifies the claim. The lane is
+    the list of waiting jobs into which the job moves, by the task's present policy; empty: the job stays in its lane.
+    ``fail`` explains ``known``.
     """
     records = _with_known(held, known)
     args = {
@@ -176,13 +183,16 @@ def rollback(
 def park(
     queue: str, worker: str, held: Sequence[tuple[str, str, str, str, str]]
 ) -> Call[dict[str, str]]:
-    """Return the call that parks jobs, given as (id, fence, waits, life, knows). Its answer is the outcome by id.
+    """Build the Redis call that parks durable jobs, given as (id, fence, waits, life, knows). Its answer is the outcome
+    by id.
 
-    ``waits`` are the numbers of the box entries for which the job waits, separated by commas. If one of these waits is
-    already over, the job becomes ready at once, and the outcome is ``ready``. ``life`` is the id of the job's box.
+    ``fence`` identifies the claim. ``life`` is the id of the job's box, which has its saved entries. ``waits``
+    are the numbers of the entries for which the job waits, separated by commas. If one of these waits is already over,
+    the job becomes ready at once, and the outcome is ``ready``.
+
     ``knows`` are the numbers of other entries that the box must have; ``+`` after a number means that the entry must be
-    saved. If Redis lacks one of the entries in ``waits`` and ``knows``, the claim stays in force, and the outcome is
-    ``behind``.
+    saved, not only begun. If Redis lacks an entry in ``waits`` or ``knows``, the claim stays in force, and the outcome
+    is ``behind``.
     """
     return Call("park", queue, {"worker": worker}, parse_pairs, held, tuple(h[0] for h in held))
 
@@ -190,17 +200,20 @@ def park(
 def spend(
     queue: str, worker: str, held: Sequence[tuple[str, str, str, str]]
 ) -> Call[dict[str, str]]:
-    """Return the call that corrects rates: it reports how much of each unit running jobs have really taken. The call
-    may also pause the jobs' scopes.
+    """Build the Redis call that corrects the use of rates: it reports how much of each unit (such as tokens) running
+    jobs have really used. The call may also pause scopes of the jobs.
 
-    A record is (id, fence, costs as text, pauses). ``pauses`` are ``SCOPE|MS``, separated by spaces. A worker sends
-    this call before the call that ends the claims. The answer has, by id, why a record was not carried out.
+    A record is (id, fence, costs as text, pauses). The fence identifies the claim. ``pauses`` are ``SCOPE|MS``,
+    separated by spaces. A worker sends this call before the call that ends the claims. The answer has, by id, why Redis
+    refused a record.
     """
     return Call("spend", queue, {"worker": worker}, parse_pairs, held, tuple(h[0] for h in held))
 
 
 def extend(queue: str, worker: str, held: Sequence[tuple[str, str]]) -> Call[Extended]:
-    """Return the call that extends the leases of claims, given as (id, fence) pairs."""
+    """Build the Redis call that extends the leases of claims, given as (job id, fence) pairs. A fence identifies a
+    claim.
+    """
     return Call("extend", queue, {"worker": worker}, parse_extended, held)
 
 

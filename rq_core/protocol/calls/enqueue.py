@@ -27,16 +27,16 @@ from rq_core.protocol.engine.prepared_items import PreparedItems
 ENQUEUE_CHUNK: Final = 250
 """Maximum number of jobs in one enqueue call, so that no call blocks Redis for long (about 3 ms)."""
 LANE_COST: Final = 2
-"""The cost of a job with a lane. A call takes jobs up to a total cost of ENQUEUE_CHUNK. A job without a lane costs 1,
-and takes Redis half as long. (A job with a lane takes up to three times as long as a job without a lane, if no other
-job is in its lane.)"""
+"""The cost of a job that has scopes, and so waits in a lane. A job without scopes costs 1, because Redis enqueues it in
+half the time. A call takes jobs up to a total cost of ENQUEUE_CHUNK. (The first job of a lane may take three times as
+long as a job without scopes.)"""
 RULES_COST: Final = 4
-"""Number of rules for full scopes that take Redis as long as one job without a lane. A call has at most about 1,000
-rules."""
+"""Number of rules that take Redis as long as one job without scopes. A rule decides what happens to a job if a scope is
+full. A call has at most about 1,000 rules."""
 ENQUEUE_CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 _BARE: Final = frozenset({"duplicate", "mismatch"})
-"""Outcomes for which a caller gets only the job's id. Other outcomes also name a scope or another job."""
+"""Outcomes of an enqueue for which a caller gets only the job's id. Other outcomes also name a scope or another job."""
 
 Record = tuple[str, str, str, str, str]
 
@@ -45,29 +45,29 @@ class Accepted(NamedTuple):
     """The outcome of an enqueue of one or more jobs."""
 
     ids: tuple[str, ...]
-    """Ids of the jobs that are now in their queues; within each queue, in the order given."""
+    """Ids of the jobs that are now in their queues. The jobs of one queue are in the order in which the caller gave
+    them."""
     duplicates: tuple[str, ...] = ()
-    """Ids of jobs that were not accepted, since another job of the id is live or remembered; that job was not
+    """Ids of jobs that were not accepted, because another job with the same id is live or remembered. That job was not
     changed."""
     discarded: tuple[tuple[str, str], ...] = ()
-    """Pairs (id, scope) of jobs that were discarded, because the scope was full, and the scope's cap discards jobs
-    then."""
+    """Pairs (id, scope) of jobs that were dropped: the scope was full, and its cap says that such jobs are
+    discarded."""
     rejected: tuple[tuple[str, str], ...] = ()
-    """Pairs (id, scope) of jobs that were not accepted, because the scope was full, and the scope's cap rejects jobs
-    then. In place of a scope, a pair may name a lane; a lane is full if as many jobs wait in it as max_waiting
-    allows."""
+    """Pairs (id, scope) of jobs that were refused: the scope was full, and its cap says that such jobs are rejected. A
+    pair may name a lane in place of a scope, if as many jobs wait in the lane as ``max_waiting`` allows."""
     held: tuple[tuple[str, str], ...] = ()
-    """Pairs (id, id of another job) of jobs that were not accepted; the caller gets the other job. The other job holds
-    the unique name now, or held the name at an earlier call with the same remembered id."""
+    """Pairs (id, id of another job) of unique jobs that were not accepted; the caller gets the other job. The other job
+    holds the unique name now, or held it when an earlier call with the same remembered id was made."""
     replaced: tuple[tuple[str, str], ...] = ()
     """Pairs (id of an accepted unique job, id of the job that it replaced). The replaced job has left Redis."""
     mismatched: tuple[str, ...] = ()
-    """Ids of jobs that were not accepted, since a live or remembered job of the id has another task or other
+    """Ids of jobs that were not accepted, because a live or remembered job with the same id has another task or other
     arguments."""
 
     @classmethod
     def sum(cls, parts: Sequence[Accepted]) -> Accepted:
-        """Return one outcome for several chunks, in their order."""
+        """Return the joined outcome of several chunks, in their order."""
         if len(parts) == 1:
             return parts[0]
         wholes: tuple[list[Any], ...] = ([], [], [], [], [], [], [])
@@ -97,8 +97,9 @@ class Enqueue:
     def chunk(
         self, queue: str, jobs: Sequence[NewJob], by: str | None = None, why: str = ""
     ) -> Call[Accepted]:
-        """Return the call that enqueues one chunk: jobs of one queue with equal ``spec_max``. ``many`` explains ``by``
-        and ``why``."""
+        """Build the Redis call that enqueues one chunk: jobs of one queue with equal ``spec_max``. ``by`` and ``why``
+        are the producer and the reason for the log, as in ``many``.
+        """
         kinds, records = pack_jobs(jobs, why)
         return Call(
             "enqueue",
@@ -131,8 +132,8 @@ class Enqueue:
     ) -> Plan[Accepted]:
         """Enqueue jobs of one or more queues, in chunks. Redis carries out each chunk as a whole or not at all.
 
-        ``on_chunk`` is called with the queue and the outcome of each chunk. The log stores ``by`` (default: the name of
-        this client) and the reason ``why`` with each job.
+        ``on_chunk`` is called after each chunk, with the queue and the chunk's outcome. The log stores ``by`` (default:
+        the name of this client) and the reason ``why`` with each job.
 
         The next chunk is prepared while the server works on the present one. An error that stops the enqueue gets an
         attribute ``accepted``: the outcome of the chunks before the error. Raises InvalidOption for an object that is
@@ -154,18 +155,19 @@ class Enqueue:
 
 
 def tell_accepted(error: BaseException, parts: Sequence[Accepted]) -> None:
-    """Set the attribute ``accepted`` of an error that stopped an enqueue. Its value is the outcome of the chunks before
-    the error."""
+    """Add the attribute ``accepted`` to an error that stopped an enqueue of many jobs: the outcome of the chunks that
+    Redis carried out before the error.
+    """
     # A producer's own error may be one that cannot be changed; it must come through all the same.
     with contextlib.suppress(Exception):
         error.accepted = Accepted.sum(parts)  # type: ignore[attr-defined]
 
 
 def parse_accepted(jobs: Sequence[NewJob], others: Sequence[Any]) -> Accepted:
-    """Return the outcome of a chunk.
+    """Return the outcome of an enqueued chunk, from the answer of Redis.
 
-    ``others`` is a flat list of (position from 1, outcome, scope or other job). It has three items for each job that
-    was not accepted, or that replaced another job.
+    ``others`` is a flat list of (position of the job from 1, outcome, scope or other job). It has three items for each
+    job that was not accepted, or that replaced another job. All other jobs were accepted.
     """
     if not others:
         return Accepted(tuple([job.id for job in jobs]))
@@ -184,7 +186,7 @@ def parse_accepted(jobs: Sequence[NewJob], others: Sequence[Any]) -> Accepted:
 
 
 class _Chunk:
-    """The jobs of one queue that are collected for one call, with their total bytes and cost."""
+    """The jobs of one queue that are collected for one call, with the total of their bytes and of their costs."""
 
     __slots__ = ("cost", "jobs", "size")
 
@@ -195,7 +197,7 @@ class _Chunk:
 
 
 def _chunks(jobs: Iterable[NewJob]) -> Iterable[tuple[str, list[NewJob]]]:
-    """Yield (queue, jobs) in chunks of bounded number and bytes. Jobs of one queue keep their order."""
+    """Yield (queue, jobs) in chunks that are small enough for one call. Jobs of one queue keep their order."""
     waiting: dict[str, _Chunk] = {}
     for job in jobs:
         given: object = job
@@ -222,15 +224,15 @@ def _chunks(jobs: Iterable[NewJob]) -> Iterable[tuple[str, list[NewJob]]]:
 
 
 def pack_jobs(jobs: Sequence[NewJob], why: str = "") -> tuple[str, list[Record]]:
-    """Return the argument ``kinds`` and the records of a call that enqueues these jobs. ``why`` is the reason of the
-    call.
+    """Encode jobs for a call that enqueues them. Returns the argument ``kinds`` and the records. ``why`` is the reason
+    of the call.
 
-    A kind has what several jobs share: [priority, delay in ms, head, detail, full] (see Profile and NewJob). The due
-    time (Unix ms) and the ties follow if the jobs have them. Ties are further options as a JSON object (see
-    ``ties_of``).
+    ``kinds`` is JSON. A kind has the options that several jobs share: [priority, delay in ms, head, detail, full] (see
+    Profile and NewJob). If the jobs have them, the due time (Unix ms) and the ties follow. Ties are further options as
+    a JSON object (see ``ties_of``).
 
     A record has five texts of one job: the id; the number of the job's kind, from 1; the digest; the lane; and the
-    spec. The digest is that of the arguments, the timeout and the header of a fork or a child. If the job has a
+    job's JSON. The digest is that of the arguments, the timeout and the header of a fork or a child. If the job has a
     ``name`` or a ``call``, these follow in the text of the digest.
     """
     kinds: list[str] = []
@@ -282,7 +284,7 @@ def pack_jobs(jobs: Sequence[NewJob], why: str = "") -> tuple[str, list[Record]]
 
 
 def kinds_of(profile: Profile, delay_ms: int, full: str, due_ms: int, ties: str) -> str:
-    """Return the argument ``kinds`` of an enqueue whose jobs all have the same options."""
+    """Return the argument ``kinds`` of an enqueue whose jobs all have the same options: these options as JSON."""
     return f"[{_kind(profile, delay_ms, full, due_ms, ties)}]"
 
 
@@ -303,26 +305,27 @@ def _kind(profile: Profile, delay_ms: int, full: str, due_ms: int, ties: str) ->
 # sent the command itself: only :mod:`rq_core.protocol.engine.delivery` handles all that can happen to a call.
 
 ACCEPTED: Final = [["ok"]]
-"""The replies to a command whose job was accepted."""
+"""The replies of Redis to an enqueue command whose job was accepted."""
 KINDS_MAX: Final = 1_000
-"""Maximum number of kinds of jobs whose text is cached. When the cache is full, it is emptied."""
+"""Maximum number of cached texts, each of which describes the options that several jobs share. When the cache is full,
+it is emptied."""
 
 
 class Single:
-    """Enqueues one job with one command, without a plan."""
+    """Enqueues one job with one command that the client sends itself, which is faster than a plan."""
 
     def __init__(self, delivery: Delivery, enqueue: Enqueue) -> None:
         self._delivery = delivery
         self._enqueue = enqueue
         self._kinds: dict[tuple[int, int, str, int, str], tuple[Profile, str]] = {}
-        """The text ``kinds`` of a call, cached by the ``id()`` of the profile and by the job's other properties on
-        which the text depends. The profile is cached, too, so that no other object gets its ``id()``."""
+        """Cached texts of the argument ``kinds``, by the ``id()`` of the job's profile and by the other options in the
+        text. The profile is kept with the text, so that no other object gets its ``id()``."""
 
     def begin(self, job: NewJob) -> Begun | None:
         """Return the command that enqueues a job, for the client to send at once. Returns None if this client has made
         no handshake with the queue yet; then a plan must enqueue the job.
 
-        If the replies differ from ACCEPTED, ``rest`` finishes the call. In any case, call ``end`` afterwards.
+        If the reply is not ACCEPTED, ``rest`` finishes the call. In any case, call ``end`` afterwards.
         """
         delivery = self._delivery
         if not delivery.has_met(job.queue):
@@ -381,5 +384,5 @@ class Single:
         return accepted
 
     def end(self, job: NewJob, begun: Begun) -> None:
-        """Release the call's slot, so that other calls can use it."""
+        """Mark the call as finished, so that its numbered slot can be used for another call."""
         self._delivery.end("enqueue", job.queue, begun)

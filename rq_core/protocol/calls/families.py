@@ -26,8 +26,8 @@ Verb = Callable[[Sequence[str]], Plan[dict[str, str]]]
 """A function that changes jobs of one queue, such as a requeue. It takes the ids of the jobs, and returns the outcomes
 by id."""
 Cancel = Callable[[Sequence[str], Mapping[str, int]], Plan[dict[str, str]]]
-"""A function that cancels jobs of one queue. It takes the ids of the jobs and, by id, how many claims of the job had
-ended. It returns the outcomes by id."""
+"""A function that cancels jobs of one queue. Its arguments are the ids of the jobs and, by id, how many claims of the
+job had ended when the job was read. It returns the outcomes by id."""
 
 
 class Families:
@@ -66,8 +66,10 @@ class Families:
     def cancel_by(
         self, verb: Cancel, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str]]:
-        """Cancel jobs of a queue with ``verb``, then the children of each cancelled job. Returns the outcomes of
-        ``verb``. For a job with the outcome ``moved``, the caller repeats the call."""
+        """Cancel jobs of a queue with the function ``verb``, then the children of each cancelled job. Returns the
+        outcomes of ``verb``. The caller must repeat the call for each job with the outcome ``moved``: the job has run
+        meanwhile.
+        """
         lives, ended = yield from self._reads.lives_and_ends(queue, ids)
         families = yield from self._needed(queue, lives)
         outcomes = yield from verb(ids, ended)
@@ -108,8 +110,9 @@ class Families:
     def requeue_by(
         self, verb: Verb, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str]]:
-        """Requeue the dead children of the dead jobs among ``ids``, then the jobs with ``verb``. Returns the outcomes
-        of ``verb``."""
+        """Requeue the dead children of the dead jobs among ``ids``, then requeue these jobs with the function ``verb``.
+        Returns the outcomes of ``verb``.
+        """
         lives = yield from self._reads.lives(queue, ids, State.DEAD)
         families = yield from self._needed(queue, lives)
         for each, chosen in _by_queue(families.values()):
@@ -118,7 +121,8 @@ class Families:
 
     def _needed(self, queue: str, lives: Mapping[str, str]) -> Plan[Mapping[str, list[Child]]]:
         """Return, by the parent's id, the children whose ends the parent still needs. ``lives`` has, by the parent's
-        id, the name of the parent's box."""
+        id, the id of the box in which Redis keeps the parent's steps.
+        """
         found: dict[str, list[Child]] = {}
         for job_id, life in lives.items():
             entries = yield from self._reads.entries(queue, life)

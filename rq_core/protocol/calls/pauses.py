@@ -54,9 +54,9 @@ class Pauses:
     def resume(
         self, queue: str, scope: str, *, by: str | None = None, why: str = ""
     ) -> Plan[PauseChange]:
-        """End any pause of a scope. Jobs of the scope may then begin at once, as far as a rate of the scope has room.
+        """End any pause of a scope. Jobs of the scope may then begin at once, unless its rate is used up.
 
-        A rate gets nothing back: what jobs have taken from the rate stays in use.
+        The use of a rate is not reset: what jobs have taken from the rate before the pause still counts.
 
         Raises InvalidOption, as :meth:`pause` does.
         """

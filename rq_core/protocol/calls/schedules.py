@@ -1,5 +1,6 @@
-"""The calls that declare and change schedules, and that report their instants. A reported instant enqueues the
-schedule's job."""
+"""The calls that declare and change schedules, and that report the instants at which a schedule must run. When a worker
+reports an instant, Redis enqueues the schedule's job.
+"""
 
 from __future__ import annotations
 
@@ -24,26 +25,26 @@ from rq_core.protocol.engine.prepared_items import PreparedItems
 from rq_core.protocol.reads.reads import Reads
 
 HAND_MAX: Final = 250
-"""Maximum number of schedules that a worker gets in one answer."""
+"""Maximum number of due schedules that Redis gives to a worker in one answer."""
 PUT_MAX: Final = 250
 """Maximum number of schedules in one call that declares them."""
 PUT_BYTES: Final = 4 * 1024 * 1024
-"""A call takes no further schedule once the jobs of its schedules have this number of bytes."""
+"""Number of bytes of schedules' jobs after which a call takes no further schedule."""
 LATE_MAX: Final = 20
-"""Maximum number of times that a change of a schedule is sent, if the schedule's next instant passes each time before
-Redis carries out the call."""
+"""Maximum number of times that a change of a schedule is sent. It is sent again if the schedule's next instant passes
+before Redis carries out the change."""
 
 Record = tuple[str, int, int, int, str, str]
 
 
 class Declaration(NamedTuple):
-    """A schedule to be stored: its rule and its packed job."""
+    """A schedule to be stored: the rule that says when it runs, and its encoded job."""
 
     rule: Recurrence
     packed: str
-    """The schedule's job, in the form in which the key ``schedules`` has it."""
+    """The schedule's job, encoded as the key ``schedules`` stores it."""
     spec_max: int
-    """Maximum number of bytes of the job's JSON, arguments included, that the log keeps."""
+    """Maximum number of bytes of the job's JSON that the audit log keeps; the JSON includes the arguments."""
 
     @classmethod
     def of(cls, job: NewJob, rule: Recurrence) -> Declaration:
@@ -62,24 +63,26 @@ class ScheduleChange(NamedTuple):
     """The outcome of a change of a schedule, and the version that is stored now."""
 
     outcome: str
-    """The outcome: changed, same, kept, conflict, undeclared (no code declares the schedule), gone, or late (after
-    LATE_MAX attempts)."""
+    """The outcome: changed, same, kept (another declaration takes precedence), conflict (another version is stored),
+    undeclared (no code declares the schedule), gone, or late (LATE_MAX attempts came too late for the next instant)."""
     version: int
     """Version of the stored schedule; 0: none is stored."""
     next_ms: int
-    """The next instant (Unix ms)."""
+    """The time at which the schedule runs next (Unix ms)."""
 
 
 class Told(NamedTuple):
-    """The outcome of an instant, or of an extra run that an operator asked for."""
+    """The outcome for one schedule whose job Redis should enqueue: at an instant, or as an extra run for an
+    operator.
+    """
 
     outcome: str
     holder: str | None = None
-    """The other job, or the full scope, that kept the schedule's job out of the queue."""
+    """The other job or the full scope because of which the schedule's job was not enqueued; None: there is none."""
 
 
 class Instant(NamedTuple):
-    """A worker's report about a schedule that Redis gave to the worker."""
+    """A worker's report about a due schedule: the instant for which the job is enqueued, and the next instant."""
 
     name: str
     version: int
@@ -90,7 +93,7 @@ class Instant(NamedTuple):
 
     @classmethod
     def of(cls, name: str, schedule: Schedule, passed: Passed) -> Instant:
-        """Return the report about a schedule. ``passed`` are the instants of the schedule that have passed."""
+        """Return the report about a due schedule. ``passed`` has the instants of the schedule that have passed."""
         following = passed.next or INSTANT_MAX
         return cls(
             name, schedule.version, schedule.next_ms, passed.fired or 0, following, passed.missed
@@ -99,12 +102,12 @@ class Instant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """The answer to a worker's report about instants."""
+    """The answer to a worker's report about due schedules: their outcomes, and further due schedules."""
 
     now_ms: int
     told: dict[str, Told]
     due: dict[str, str]
-    """The due schedules that Redis has given to this worker: name → entry. For 5 s, no other worker gets them."""
+    """The due schedules that Redis has given to this worker: name → stored text. For 5 s, no other worker gets them."""
 
 
 def tick(
@@ -116,7 +119,7 @@ def tick(
     hand_max: int = HAND_MAX,
     why: str = "",
 ) -> Call[Ticked]:
-    """Return the call that reports instants, and that gets the schedules that are due."""
+    """Build the Redis call that reports the instants of due schedules, and gets further schedules that are due."""
     args = {"by": worker, "why": why, "spec_max": spec_max, "hand_max": hand_max}
     count = len(instants)
     return Call("tick", queue, args, lambda reply: parse_ticked(reply, count), tuple(instants))
@@ -216,7 +219,8 @@ class Schedules:
         by: str | None = None,
         why: str = "",
     ) -> Plan[None]:
-        """Store schedules, given as (queue, schedule). ``on_chunk`` is called with the outcomes of each call.
+        """Store schedules, given as (queue, schedule), in several calls. ``on_chunk`` is called with the outcomes of
+        each call.
 
         The schedules of the next call are prepared while the server works. ``put`` explains the options.
         """
@@ -246,11 +250,12 @@ class Schedules:
         by: str | None = None,
         why: str = "",
     ) -> Plan[ScheduleChange]:
-        """Pause, resume, remove or release a schedule.
+        """Pause, resume, remove or release a schedule. A release lets the next declaration of code replace the rule
+        that an operator has set.
 
-        With ``version``, the change is made only if this version is stored. Without ``version``, only a resume compares
-        versions: the resume computes the next instant from the rule that it has read, so this rule must still be
-        stored.
+        With ``version``, the change is made only if this version of the schedule is stored. Without ``version``, only a
+        resume compares versions: it computes the next instant from the rule that it has read, so this rule must still
+        be stored.
         """
         check_name("queue", queue)
         check_schedule_name(name)
@@ -277,8 +282,9 @@ class Schedules:
         self, queue: str, lost: Declaration, version: int, last_ms: int, *, by: str, why: str
     ) -> Plan[ScheduleChange]:
         """Store again a schedule that an operator had set and that Redis has lost. ``version`` and ``last_ms`` (Unix
-        ms) are the schedule's last version and last instant in the log. If Redis has the schedule again, the outcome is
-        ``conflict``."""
+        ms) are the schedule's last version and last run in the audit log. If Redis has the schedule again, the outcome
+        is ``conflict``.
+        """
         name = lost.rule.name
         yield from self._cap_runs(queue, [lost])
         args = self._args("restore", "live", by, why, lost.spec_max)
@@ -292,7 +298,7 @@ class Schedules:
     def run(
         self, queue: str, name: str, *, by: str | None = None, why: str = "", spec_max: int = 0
     ) -> Plan[Told]:
-        """Enqueue a schedule's job now, as an extra run in addition to its instants."""
+        """Enqueue a schedule's job now, as an extra run in addition to its regular runs."""
         check_name("queue", queue)
         check_schedule_name(name)
         actor = check_name("actor", by or self._delivery.name)
@@ -301,10 +307,10 @@ class Schedules:
         return (yield from self._delivery.call(call)).told[name]
 
     def _cap_runs(self, queue: str, declarations: Iterable[Declaration]) -> Plan[None]:
-        """Store the cap that lets the jobs of one schedule run one at a time. Nothing is stored if no declaration needs
-        the cap, or if the queue already has it. An operator may change the cap later.
+        """Store the cap that lets the jobs of one schedule run only one at a time. Nothing is stored if none of the
+        declared schedules needs the cap, or if the queue already has it. An operator may change the cap later.
 
-        Raises ServerUnsuitable if the user of Redis may not store caps. A user with the role producer may store
+        Raises ServerUnsuitable if the Redis user has no right to store caps. A user with the role producer may store
         schedules, but no caps.
         """
         if not any(each.rule.overlap in ("queue", "replace") for each in declarations):
@@ -341,10 +347,10 @@ class Schedules:
         after: dict[str, int],
         meanwhile: Callable[[], None] | None = None,
     ) -> Plan[dict[str, ScheduleChange]]:
-        """Send a change of schedules. For each schedule, the change has the first instant that comes after the time
-        ``after[name]`` (Unix ms).
+        """Send a change of schedules, with the next instant of each schedule: its first instant after ``after[name]``
+        (Unix ms).
 
-        If an instant passes before the server gets the change, the change of this schedule is sent again, with a later
+        If this instant passes before the server gets the change, the change of the schedule is sent again, with a later
         instant. A change is sent at most LATE_MAX times.
         """
         changes: dict[str, ScheduleChange] = {}
@@ -385,8 +391,9 @@ class _Chunk:
         self.size = 0
 
     def takes(self, declaration: Declaration) -> bool:
-        """Return whether the call can take one more schedule. The call must not have a schedule of this name yet, and
-        must have the schedule's ``spec_max``."""
+        """Return whether one more schedule fits into the call. The call must not have a schedule of this name yet, and
+        all its schedules must have the same ``spec_max``.
+        """
         first = self.schedules[0]
         return first.spec_max == declaration.spec_max and declaration.rule.name not in self.names
 

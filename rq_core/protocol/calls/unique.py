@@ -21,7 +21,7 @@ from rq_core.protocol.engine.plan import Call, Plan, pairs_of, parse_pairs
 from rq_core.protocol.reads.steps import Steps, lines_of, run_steps, time_ms
 
 PAGE: Final = 1_000
-"""Approximate number of fields of ``slots`` that one command reads."""
+"""Approximate number of fields of the key ``slots`` that one command reads. Some of these fields are held names."""
 
 
 class HeldName(NamedTuple):
@@ -30,12 +30,12 @@ class HeldName(NamedTuple):
     name: str
     job_id: str
     job: JobState | None
-    """State of the job; None: the job has ended, or its line cannot be read."""
+    """State of the job that holds the name; None: the job has ended, or its state cannot be read."""
     until_ms: int | None = None
-    """The instant (Unix ms) until which the name is held, even if the job ends before; None: the name is held until the
+    """The time (Unix ms) until which the name is held, even if the job ends before; None: the name is held until the
     job ends or is claimed."""
     damaged: str = ""
-    """Why the job cannot be read; empty if it can."""
+    """The reason why the job cannot be read; empty if it can be read."""
 
 
 class UniqueNames:
@@ -55,7 +55,8 @@ class UniqueNames:
     def free(
         self, queue: str, names: Sequence[str], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str | None]]:
-        """Free names. Returns, by name, the id of the job that held the name; None if no job held it.
+        """Free names, so that other jobs can take them. Returns, by name, the id of the job that held the name; None if
+        no job held it.
 
         A live job continues without its name. Raises InvalidOption for an invalid name.
         """

@@ -35,36 +35,37 @@ _CALLED: Final = re.compile(r"\('([A-Z]+)'")
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_.:*?-]{1,128}")
 
 LOOKING: Final = ("select", "info", "cluster|slots", "asking")
-"""Commands that every role sends when it first contacts a server. The last two are sent only in a cluster."""
+"""Redis commands that every role sends when it first contacts a server. The last two are sent only in a cluster."""
 CALLING: Final = ("fcall", "evalsha", "script|load")
-"""Commands that a role also sends if it calls scripts."""
+"""Redis commands that a role needs in order to call scripts."""
 ADDING: Final = ("sadd", "sismember")
-"""Commands that a role sends to the list of queues, if its scripts may create a queue."""
+"""Redis commands that add a queue to the list of queues. A role needs them if its scripts may create a queue."""
 WAKING: Final = ("lpush", "ltrim")
-"""Commands by which a role wakes a relay of an inbox."""
+"""Redis commands by which a role wakes a relay: the process that enqueues the jobs in an inbox (an SQL table)."""
 LISTENING: Final = ("ssubscribe", "sunsubscribe")
-"""Commands that a role also sends if it waits for ends of jobs."""
+"""Redis commands that a role needs in order to get messages about ends of jobs."""
 OF_CHANNEL: Final = frozenset({*LISTENING, "spublish"})
-"""Commands that a role sends to a queue's channel, not to a key."""
+"""Redis commands whose first argument is a queue's channel, not a key."""
 _COUNTS: Final = ("llen", "zcard", "hlen", "hget", "hgetall")
 
 
 class Role(NamedTuple):
-    """A kind of user of Redis: its work and its rights."""
+    """A kind of Redis user, such as producer or worker: its work and its rights."""
 
     does: str
     scripts: tuple[str, ...]
     sends: tuple[str, ...]
-    """Commands that the role sends outside of scripts. LOOKING, CALLING, ``lists`` and ``inbox`` have further
-    commands."""
+    """Redis commands that the role sends outside of scripts. The role also sends the commands in LOOKING, CALLING,
+    ``lists`` and ``inbox``."""
     reads: tuple[str, ...] = ()
-    """Keys that the role reads outside of scripts, and that its scripts do not use."""
+    """Keys that the role reads only by plain commands, and that its scripts do not use."""
     writes: tuple[str, ...] = ()
-    """Keys that the role writes outside of scripts, and that its scripts do not use."""
+    """Keys that the role writes only by plain commands, and that its scripts do not use."""
     lists: tuple[str, ...] = ()
-    """Commands that the role may send for the list of queues, but not for other keys."""
+    """Redis commands that the role may send for the key with the list of queues, but not for other keys."""
     inbox: tuple[str, ...] = ()
-    """Commands that the role may send for the list of tokens that wake a relay, but not for other keys."""
+    """Redis commands that the role may send for the key that wakes a relay, but not for other keys. A relay is the
+    process that enqueues the jobs in an inbox (an SQL table)."""
 
 
 _PRODUCER: Final = ("handshake", "enqueue", "cancel", "edit", "listen", "schedule", "signal")
@@ -148,8 +149,9 @@ def commands_of_script(name: str) -> frozenset[str]:
 
 
 def commands_of_role(role: str) -> list[str]:
-    """Return the commands of a role, sorted. The commands for keys that all queues share (``lists`` and ``inbox``) are
-    left out."""
+    """Return the Redis commands that a role may send for the keys of a queue, sorted. Commands for the keys that all
+    queues share (``lists`` and ``inbox``) are left out.
+    """
     known = ROLES[role]
     calling = CALLING if known.scripts else ()
     of_scripts = (c for name in known.scripts for c in commands_of_script(name))
@@ -157,8 +159,9 @@ def commands_of_role(role: str) -> list[str]:
 
 
 def keys(role: str) -> tuple[list[str], list[str]]:
-    """Return the keys of a queue that a role may write, and the keys that the role may only read. The keys of the
-    role's scripts count as written."""
+    """Return two lists of a queue's keys: the keys that a role may write, and the keys that the role may only read. All
+    keys of the role's scripts are in the first list.
+    """
     writes = {key for name in ROLES[role].scripts for key in script(name).all_keys}
     writes |= set(ROLES[role].writes)
     order = [key.name for key in KEYS]
@@ -199,8 +202,9 @@ def rules(role: str, *, prefix: str = DEFAULT_PREFIX, queue: str = "*") -> list[
 
 
 def _of_shared_key(key: str, commands: tuple[str, ...]) -> list[str]:
-    """Return the rules for a key that all queues share. The rules form a selector: they allow the role to send these
-    commands for this key."""
+    """Return the ACL rules for a key that all queues share. The rules allow the role to send these commands, but only
+    for this key. In Redis, such a group of rules is called a selector.
+    """
     if not commands:
         return []
     mark = "%R~" if commands == ("smembers",) else "~"
@@ -209,7 +213,9 @@ def _of_shared_key(key: str, commands: tuple[str, ...]) -> list[str]:
 
 
 def beyond(role: str) -> list[str]:
-    """Return the scripts of other roles that this role can call with its rights. Redis cannot prevent these calls."""
+    """Return the names of the scripts of other roles that a user with this role could also call. Redis cannot prevent
+    these calls.
+    """
     writes, _ = keys(role)
     may = set(commands_of_role(role))
     return [
@@ -229,7 +235,7 @@ _OF_KEYS: Final = frozenset({"exists", "unlink"})
 
 
 def lacking_keys(commands: Iterable[Sequence[Any]]) -> Plan[list[str]]:
-    """Return the keys in these plain commands that the user may not use, as ACL rules."""
+    """Return the keys of these commands for which the Redis user has no right, as ACL rules such as ``~KEY``."""
     checks = [(f"~{c[1]}", [str(word) for word in c]) for c in commands if len(c) > 1]
     return list(dict.fromkeys((yield from _denied(checks))))
 

@@ -1,7 +1,9 @@
-"""Carries out calls, even if replies are lost, the server forgets scripts, or a new epoch begins.
+"""Carries out calls, even if replies are lost, the server forgets scripts, or a queue's history in Redis changes.
 
-This module assigns call slots and their numbers. After a lost reply, it sends the call again with the same number. It
-loads scripts that the server has forgotten, and makes the handshake for a new epoch.
+Each call has a number in a named *slot*, and Redis remembers the last number and answer of the slot. If a reply is
+lost, this module sends the call again with the same number, so the call is carried out only once. It loads scripts that
+the server has forgotten. It makes the handshake with a queue, and repeats it when a new epoch (history of the queue in
+Redis) begins.
 """
 
 from __future__ import annotations
@@ -37,20 +39,21 @@ from rq_core.scripts.script import Script, function
 log = logging.getLogger(__name__)
 
 LISTING: Final = Patience(unsent=1.0, unknown=1.0)
-"""The longest time for which this client tries to add a queue to the list of queues, if the queue is probably on the
-list already."""
+"""The longest time for which this client tries to add a queue to the list of queues. It applies only if the queue is
+probably on the list already."""
 ROUNDS_MAX: Final = 3
-"""Maximum number of times that a call is sent again without a pause, after a handshake or after the script's library
-was loaded. Later attempts come after a pause."""
+"""Maximum number of times that a call is sent again at once, after a handshake was made or the script was loaded. Later
+attempts come after a pause."""
 
 
 _unprepared: Final[set[str]] = set()
-"""The URLs of servers that lack this version's functions. This process has logged this for each of them."""
+"""URLs of servers that lack this version's functions, and for which this process has already logged a warning."""
 
 
 def _say_unprepared(url: str) -> None:
-    """Log how an operator can load this version's functions, because this user has no right to load them. A process
-    logs this once per server."""
+    """Log a warning that the server lacks this version's functions, and how an operator can load them. The user of this
+    process has no right to load them. A process logs the warning once per server.
+    """
     if url not in _unprepared:
         _unprepared.add(url)
         log.warning(
@@ -67,7 +70,7 @@ class Begun(NamedTuple):
     command: Sequence[Any]
     slot: Slot | None
     since: float
-    """The time at which the call was begun, in seconds on the clock of ``asking``."""
+    """The time at which the call was begun, in seconds on the clock of ``Delivery.asking``."""
 
 
 def _too_many(rounds: int) -> Exception | None:
@@ -77,8 +80,9 @@ def _too_many(rounds: int) -> Exception | None:
 
 
 class Delivery:
-    """Carries out the calls of a client. ``name`` is the client's name; the default is a name that is unique for each
-    start."""
+    """Carries out the calls of a client, and sends them again if needed. ``name`` is the client's name; None: a random
+    name.
+    """
 
     def __init__(
         self,
@@ -97,11 +101,11 @@ class Delivery:
         self._scripts = scripts
         self._functions = True
         self._heads: dict[tuple[str, str], tuple[Any, ...]] = {}
-        """Cached beginnings of commands, by script and queue."""
+        """Cached first words of commands, by script and queue."""
         self._facts: defaultdict[str, set[str]] = defaultdict(set)
-        """Queue → its facts (fields of ``meta``) that this client knows. For each fact, the calls to the queue carry
-        further keys. If a call lacks the keys of a fact, the script answers ``with`` and the facts, and this client
-        adds them here."""
+        """Queue → the features that the queue uses, as far as this client knows (*facts*: fields of the key ``meta``).
+        Each fact adds keys to the calls to the queue. If a call lacks keys of a fact, the script answers ``with`` and
+        the facts, and this client adds the facts here."""
         self._floors: dict[str, int] = {}
         self.rounds_again = 0
         """Number of times that this client has sent calls again. A call that is sent again may be carried out after
@@ -136,8 +140,9 @@ class Delivery:
         return queue in self._met
 
     def head(self, name: str, queue: str) -> tuple[Any, ...]:
-        """Return the first words of a call's command, with its keys. The first words name a function, or a script if
-        the server takes no functions."""
+        """Return the beginning of a call's command: the function or script to call, and its keys. A script is called if
+        the server takes no functions.
+        """
         head = self._heads.get((name, queue))
         if head is None:
             keys = queue_keys(queue, self.prefix)
@@ -158,7 +163,9 @@ class Delivery:
         return None
 
     def take_slot(self, queue: str, name: str) -> Slot:
-        """Return a free slot of this script, with its next number."""
+        """Return a free call slot of this script, with its next number. A call with a slot is carried out once, even if
+        it is sent again.
+        """
         if os.getpid() != self._pid:
             # A forked child must not go on with its parent's slots: both would use the same numbers.
             self._begin_process(boot_id(self.name.partition("-")[0]))
@@ -175,7 +182,7 @@ class Delivery:
         answer.
 
         Returns one item per call: its result, or an RqCoreError. Raises ServerUnavailable or OutcomeUnknown when the
-        client's patience is over.
+        time limit of the client (:class:`Patience`) is over.
         """
         if not calls:
             return []
@@ -187,8 +194,8 @@ class Delivery:
                 self._release(call.script, call.queue, slot)
 
     def begin(self, call: Call[Any]) -> Begun:
-        """Give a call its slot and number, and return its command. The client then sends the command by itself, without
-        a plan.
+        """Return the command of a call, with a slot and number. The client then sends the command itself, without a
+        plan, which is faster.
 
         If the answer begins with ``ok``, ``call.parse`` reads the words after it. For any other answer, ``go_on``
         finishes the call. In both cases, call ``end`` afterwards.
@@ -206,7 +213,7 @@ class Delivery:
         return result
 
     def end(self, script: str, queue: str, begun: Begun) -> None:
-        """Release the call's slot, so that other calls can use it."""
+        """Mark a call as finished, so that its numbered slot can be used for another call."""
         self._release(script, queue, begun.slot)
 
     def _release(self, script: str, queue: str, slot: Slot | None) -> None:
@@ -214,8 +221,9 @@ class Delivery:
             self._free[queue, script].append(slot)
 
     def _command(self, call: Call[Any], slot: Slot | None) -> list[Any]:
-        """Return the whole command of a call, with its slot. The command calls a function, or a script if the server
-        takes no functions."""
+        """Return the complete command of a call, with its slot and number. The command calls a function, or a script if
+        the server takes no functions.
+        """
         made, args = self._script(call.script), call.args
         if slot is not None:
             args = {**args, "slot": slot.name, "number": slot.number}
@@ -288,11 +296,11 @@ class Delivery:
     def _meet(
         self, queues: Iterable[str], calls: Sequence[Call[Any]], *, sent: bool
     ) -> Plan[tuple[dict[str, Any], errors.ServerError | None]]:
-        """Make handshakes with these queues, whose epoch has changed. Returns two values.
+        """Make handshakes with these queues, because their epochs have changed. Returns two values.
 
         The first value has, for each unusable queue, the result of the queue's calls: an error, or ``Call.absent`` if
         the queue does not exist. The second value is the error of a handshake that got no answer, or None. If ``sent``
-        is false, no call can have been carried out; the handshake's error is then raised, not returned.
+        is false, no call can have been carried out yet; an unanswered handshake then raises its error.
         """
         unusable: dict[str, Any] = {}
         for queue in sorted(queues):
@@ -313,10 +321,10 @@ class Delivery:
         return unusable, None
 
     def _load(self, names: Iterable[str]) -> Plan[Exception | None]:
-        """Load scripts. Returns a temporary error, or None.
+        """Load scripts or functions into the server. Returns an error that may pass, or None.
 
-        After a permanent error for a function, later calls are sent as scripts. A permanent error for a script raises
-        ServerUnsuitable.
+        If functions can never be loaded, later calls are sent as scripts. If a script can never be loaded,
+        ServerUnsuitable is raised.
         """
         made = [self._script(name) for name in sorted(names)]
         loading = dict.fromkeys(script.loading for script in made)
@@ -356,14 +364,16 @@ class Delivery:
         calls: Sequence[Call[Any]],
         attempt: int,
     ) -> Pause:
-        """Return the pause before calls are sent again. Raises ServerUnavailable or OutcomeUnknown when the patience is
-        over."""
+        """Return the pause before calls are sent again. Raises ServerUnavailable or OutcomeUnknown when the time limit
+        of the client (:class:`Patience`) is over.
+        """
         self._check_patience(first, sent, trouble, calls)
         return pause(attempt, self.asking.left(first, sent=sent).unsent)
 
     def call(self, call: Call[T]) -> Plan[T]:
-        """Carry out one call, after a handshake if this client has made none with the queue. Raises the error with
-        which the call was refused."""
+        """Carry out one call. If this client has made no handshake with the queue yet, the handshake comes first.
+        Raises the error with which Redis refused the call.
+        """
         if call.queue not in self._met:
             if (yield from self._is_absent(call)):
                 return call.absent  # type: ignore[return-value]
@@ -387,15 +397,16 @@ class Delivery:
         return all(each is None for each in found)
 
     def set_floor(self, queue: str, epoch: int) -> None:
-        """Make sure that each epoch of the queue that this client starts from now on is above ``epoch``, the last epoch
-        in the audit database."""
+        """Set a lower bound for epochs: each epoch of the queue that this client starts from now on is above ``epoch``.
+        This is the last epoch that the audit database has for the queue.
+        """
         self._floors[queue] = epoch + 1
 
     def handshake(self, queue: str) -> Plan[Handshake]:
-        """Make a handshake with a queue.
+        """Make a handshake with a queue: read its epoch, its settings and the time.
 
-        The handshake creates a missing queue. It starts a new epoch if the queue is new, if the queue's outbox was
-        lost, or if Redis has another history than the one that the queue remembers.
+        The handshake creates a missing queue. It starts a new epoch (an unbroken history of the queue) if the queue is
+        new, if the queue's outbox was lost, or if Redis has another history than the one that the queue remembers.
         """
         if not self._met:
             yield from server_check.inspect(self.asking, queue)
@@ -417,11 +428,11 @@ class Delivery:
         return result  # type: ignore[no-any-return]
 
     def _list_queue(self, queue: str, *, new: bool) -> Plan[None]:
-        """Add the queue to the list of queues. Raises QueueFull if the server refuses this because it is full, and the
-        queue is not on the list.
+        """Add the queue to the list of queues. Raises QueueFull if the server's memory is full, and the queue is not on
+        the list.
 
         In a cluster the list may be on another shard than the queue. A handshake with an existing queue waits at most 1
-        s (LISTING) for that shard, because the client that created the queue has put the queue on the list.
+        s (LISTING) for that shard, because the client that created the queue has probably put it on the list already.
         """
         listed = queues_key(self.prefix)
         if not new:

@@ -1,5 +1,6 @@
-"""The types from which plans are made: commands, pauses, calls, patience, and errors in the place of replies. This
-module does no I/O."""
+"""The types from which plans are made: commands, pauses, calls, time limits, and errors in the place of replies. A plan
+is a generator that yields commands and does no I/O itself.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +15,14 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Send(NamedTuple):
-    """Commands for one round trip. The plan gets their replies in the same order."""
+    """Commands that a plan wants to send in one round trip. The plan gets their replies in the same order."""
 
     commands: list[list[Any]]
     meanwhile: Callable[[], None] | None = None
-    """A function that never raises. It may be called while the server works, once or several times."""
+    """A function that prepares other work. It may be called while the server works, once or several times, and never
+    raises."""
     patience: Patience | None = None
-    """Longest time for the connection and for the replies; None: only the connections' own timeouts apply."""
+    """Maximum seconds for the connection and for the replies; None: only the connections' own timeouts apply."""
 
 
 class Pause(NamedTuple):
@@ -66,7 +68,9 @@ class Patience:
 
 
 class Slot:
-    """A call slot. The calls in a slot are numbered, and only one of them is under way at a time."""
+    """A call slot: a name under which a client numbers its calls. Redis keeps the slot's last number and answer, so a
+    call that is sent twice is carried out once. Only one call of a slot is under way at a time.
+    """
 
     __slots__ = ("is_callers", "name", "number")
 
@@ -74,11 +78,12 @@ class Slot:
         self.name = name
         self.number = number
         self.is_callers = is_callers
-        """True if the caller named the slot. The client then uses the slot for no other call."""
+        """True if the caller has chosen the slot's name. The client then uses the slot for no other call."""
 
 
 def named_slot(name: str, number: int) -> Slot:
-    """Return a slot with a name and a call number that the caller has chosen.
+    """Return a call slot with a name and a call number that the caller has chosen. Redis carries out each number only
+    once.
 
     The caller must give each call of the slot a higher number than the call before.
     """
@@ -93,7 +98,7 @@ class Call(Generic[T_co]):
     queue: str
     args: dict[str, Any]
     """The arguments by name. They may change before the call is sent again: if Redis has carried out the call already,
-    it returns the first answer again and ignores the arguments."""
+    Redis returns its first answer again and ignores the new arguments."""
     parse: Callable[[Sequence[Any]], T_co]
     each: Sequence[tuple[Any, ...]] = ()
     ids: tuple[str, ...] = ()
@@ -101,15 +106,19 @@ class Call(Generic[T_co]):
     meanwhile: Callable[[], None] | None = None
     """A function that may be called while the server works: see :class:`Send`."""
     tail: Mapping[int, tuple[str, str]] = field(default_factory=dict)
-    """A note and a text for some of the records, by the record's number from 1."""
+    """Texts that are sent after the records, such as results of jobs: record number from 1 → (note on the text,
+    text)."""
     absent: T_co | None = None
-    """The result if the queue does not exist; None: the call creates the queue."""
+    """The result of the call if the queue does not exist. None: the call creates the queue."""
     slot: Slot | None = None
-    """The slot and number that the caller names (see ``named_slot``); None: the client chooses them."""
+    """The slot and number by which Redis recognizes a repeated call, if the caller names them (see ``named_slot``);
+    None: the client chooses them."""
 
 
 def pairs_of(value: Any) -> dict[str, Any]:
-    """Return a reply of pairs as a dict. The reply is a flat list (RESP2), or a map or a list of pairs (RESP3)."""
+    """Return a reply of Redis that consists of pairs as a dict. The reply is a flat list (RESP2), or a map or a list of
+    pairs (RESP3).
+    """
     if isinstance(value, dict):
         return value
     if value and isinstance(value[0], list):
@@ -118,9 +127,9 @@ def pairs_of(value: Any) -> dict[str, Any]:
 
 
 def parse_nothing(_reply: Sequence[Any]) -> None:
-    """Accept an answer without contents. It means that the call was carried out."""
+    """Ignore a script's answer that has no contents: the call was carried out."""
 
 
 def parse_pairs(reply: Sequence[Any]) -> dict[str, str]:
-    """Return an answer of pairs, in a flat list, as a dict."""
+    """Return a script's answer, a flat list of pairs, as a dict."""
     return dict(zip(reply[::2], reply[1::2], strict=True))

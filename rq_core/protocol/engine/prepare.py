@@ -1,4 +1,6 @@
-"""Loads the functions of this version into a server. Users that may not load functions can then call them."""
+"""Loads the Redis functions of this version of rq-core into a server, for users that have no right to load
+functions.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,10 @@ class Prepared:
 
 
 def prepare(asking: Asking) -> Plan[Prepared]:
-    """Load those functions of this version that the server lacks. In a cluster, load all functions into each primary.
+    """Load the functions of this version that the server lacks. In a cluster, load all functions into each primary.
 
-    A library with the right text is not loaded again, because this would empty the library's cache of facts about
-    queues. Raises ServerUnavailable, or ServerUnsuitable if the user may load no functions or the server takes none.
+    A function that the server already has is not loaded again, because this would empty its cache. Raises
+    ServerUnavailable, or ServerUnsuitable if the user may load no functions or the server takes none.
     """
     yield from server_check.inspect(asking)
     (found,) = yield from asking.ask([["FUNCTION", "LIST", "LIBRARYNAME", "rqc_*", "WITHCODE"]])

@@ -1,4 +1,4 @@
-"""Makes the next item of a series while the server works on the item before."""
+"""Iterates over a series, and makes the next item while the server works on the item before."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PreparedItems(Generic[T]):
         self._error: BaseException | None = None
 
     def prepare(self) -> None:
-        """Make the next item, unless it has been made already. Raises nothing."""
+        """Make the next item, unless it has been made already. If this fails, the iterator raises the error later."""
         if self._made or self._error is not None:
             return
         try:

@@ -1,4 +1,4 @@
-"""Checks whether this release can use a queue, from the fields of the queue's key ``meta``."""
+"""Checks whether this version of rq-core can use a queue, from the fields of the queue's key ``meta``."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from rq_core.model.settings import SETTINGS
 from rq_core.model.table.machine import LAYOUT
 
 NUMBER_MAX: Final = 19
-"""A number in ``meta`` must have fewer digits than this."""
+"""Number of digits from which on a number in the key ``meta`` is invalid."""
 SHOWN_MAX: Final = 40
-"""Maximum number of characters of a value that a message shows."""
+"""Maximum number of characters of an invalid value that an error message shows."""
 
 
 def check_queue(queue: str, facts: Mapping[str, str]) -> None:
-    """Raise LayoutMismatch if this release cannot read the queue's keys, or QueueDamaged if the epoch is not a number.
-    ``facts`` are the fields of the queue's ``meta``."""
+    """Raise LayoutMismatch if this version of rq-core cannot read the queue's keys, or QueueDamaged if the queue's
+    epoch is not a number. ``facts`` are the fields of the queue's key ``meta``.
+    """
     check_layout(queue, facts)
     epoch_of(queue, facts.get("epoch", "0"))
 
@@ -37,7 +38,9 @@ def epoch_of(queue: str, text: object) -> int:
 
 
 def number_of(facts: Mapping[str, str], name: str) -> int:
-    """Return a field of ``meta`` as a number. If the field is missing or not a number, return its default."""
+    """Return a field of the key ``meta`` as a number. If the field is missing or not a number, return the field's
+    default.
+    """
     text = facts.get(name, "")
     if _is_number(text):
         return int(text)
@@ -49,8 +52,9 @@ def _is_number(text: str) -> bool:
 
 
 def check_layout(queue: str, facts: Mapping[str, str]) -> None:
-    """Raise LayoutMismatch if this release cannot read the queue's keys. A queue without the field ``layout`` does not
-    exist yet, and is accepted."""
+    """Raise LayoutMismatch if this version of rq-core cannot read the queue's keys. If the field ``layout`` is missing,
+    the queue does not exist yet, and nothing is raised.
+    """
     found = facts.get("layout")
     if found is not None and found != str(LAYOUT):
         raise LayoutMismatch(queue=queue, found=found, known=LAYOUT)

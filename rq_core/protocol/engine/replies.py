@@ -16,7 +16,7 @@ from rq_core.protocol.engine.retried_commands import Asking, wrong_type
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """The answer to a handshake: the queue's epoch, time, lease and flags."""
+    """The answer to a handshake with a queue: its epoch, the time, the length of leases, and flags."""
 
     epoch: int
     now_ms: int
@@ -25,7 +25,7 @@ class Handshake:
     audit: bool
     audit_id: str | None
     started: str | None
-    """The reason of the epoch that this handshake started; None: the handshake started no epoch."""
+    """The reason why this handshake started a new epoch; None: it started none."""
 
 
 def parse_handshake(queue: str, reply: Sequence[Any]) -> Handshake:
@@ -43,7 +43,9 @@ def parse_handshake(queue: str, reply: Sequence[Any]) -> Handshake:
 
 
 def answer_of(call: Call[Any], reply: Sequence[Any]) -> Any:
-    """Return the result of a call, as ``call.parse`` reads it. For a refused call, return the error for its caller."""
+    """Return the result of a call, as ``call.parse`` reads it. If Redis refused the call, return the error for the
+    caller.
+    """
     if reply[0] == "ok":
         return call.parse(reply[1:])
     match list(reply[1:]):

@@ -15,7 +15,8 @@ from rq_core.protocol.engine.plan import Lost, Patience, Pause, Plan, Send, Unse
 from rq_core.scripts.plain import BY_DIGEST, in_full, plain_text
 
 READ_S_MIN: Final = 1.0
-"""Shortest timeout for the answer to a plain read, in seconds, even if less patience is left."""
+"""Shortest timeout for the answer to a command that only reads, in seconds. It applies even if the client should wait
+for a shorter time."""
 _OUTAGE: Final = (
     "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "MISCONF",
     "NOREPLICAS", "UNBLOCKED",
@@ -24,10 +25,10 @@ _OUTAGE: Final = (
 
 
 def pause(attempt: int, left: float) -> Pause:
-    """Return the pause before the next attempt: 0.05 s, doubled each time, but at most 1 s.
+    """Return the pause before the next attempt, in seconds: 0.05 s at first, then doubled each time, but at most 1 s.
 
-    ``left`` is the patience that is left, in seconds. The pause does not exceed ``left``, so the last attempt comes
-    when the patience ends.
+    ``left`` is the number of seconds for which the client still tries. The pause does not exceed ``left``, so the last
+    attempt comes at the end of this time.
     """
     return Pause(min(0.05 * 2 ** min(attempt, 5), 1.0, max(0.01, left)))
 
@@ -36,8 +37,8 @@ def meaning_of(reply: Any, *, lost: bool = False) -> str:
     """Return the kind of a script's reply, or of the error in its place.
 
     - answer: the script answered.
-    - epoch: the call needs a handshake, because the queue's epoch has changed.
-    - with: the call lacks keys.
+    - epoch: the call needs a handshake, because a new history (epoch) of the queue has begun.
+    - with: the call must be sent again with further keys.
     - unsent: this time, the call was not carried out. It may be sent again.
     - lost: the call may have been carried out.
     - forgotten: the server does not have the script.
@@ -70,7 +71,9 @@ def wrong_type(queue: str, text: str) -> errors.QueueDamaged:
 
 
 class Asking:
-    """Sends plain commands to one server, and waits as long as the client's patience allows."""
+    """Sends plain commands to one server, and sends them again until the client's time limit (:class:`Patience`) is
+    over.
+    """
 
     def __init__(
         self,
@@ -87,22 +90,24 @@ class Asking:
         self.clock = clock
 
     def left(self, since: float, *, sent: bool) -> Patience:
-        """Return the patience that is left for a call that was begun at ``since``. ``sent`` is true if the call may
-        have been carried out."""
+        """Return the time limits that are left for a call that began at ``since``. If the call may have been carried
+        out (``sent``), the longer limit ``unknown`` counts for all attempts.
+        """
         waited = self.clock() - since
         unknown = max(0.0, self.patience.unknown - waited)
         return Patience(unknown if sent else max(0.0, self.patience.unsent - waited), unknown)
 
     def _left_to_read(self, since: float) -> Patience:
-        """Return the patience that is left for plain reads. A read may be sent twice, so it does not matter whether it
-        was sent before."""
+        """Return the time limits that are left for plain reads. A read may be sent twice, so it does not matter whether
+        it was sent before.
+        """
         left = max(READ_S_MIN, self.patience.unsent - (self.clock() - since))
         return Patience(left, left)
 
     def ask(self, commands: list[list[Any]], queue: str | None = None) -> Plan[list[Any]]:
         """Send plain commands in one round trip, and repeat this until all are answered. Each command must be harmless
-        if it is sent twice. If the server lacks a program that a command calls by its digest, the command is sent again
-        with the program's text.
+        if it is sent twice. If the server does not know a Lua program that a command calls by its digest, the command
+        is sent again with the program's text.
 
         Raises ServerUnavailable, ServerUnsuitable, or QueueDamaged if a key of ``queue`` has the wrong type.
         """
@@ -132,8 +137,8 @@ class Asking:
             attempt += 1
 
     def ask_each(self, commands: list[list[Any]]) -> Plan[list[Any]]:
-        """Send plain reads in one round trip, and repeat this while a read gets no answer and patience is left. If a
-        read fails, the error takes the place of the reply. The replies to the other reads are returned.
+        """Send plain reads in one round trip. While a read gets no answer, repeat this until the client's time limit is
+        over. If a read fails, the error takes the place of the reply. The replies to the other reads are returned.
 
         If all reads fail, ServerUnavailable or ServerUnsuitable is raised. Nothing is raised if each read failed
         because its key has the wrong type.
@@ -174,8 +179,9 @@ class Asking:
 
 
 def _mended(why: str, url: str) -> str:
-    """Return a text that says how to correct the user or password in a URL. ``why`` is the server's reason. The text
-    shows stars in place of the password."""
+    """Return advice on how to correct the user or password in a URL. ``why`` is the server's reason. The advice shows
+    stars in place of the password.
+    """
     if "without any password configured" in why:
         return "the URL has a password, and the server has none: take it out of the URL"
     scheme, _, rest = url.partition("://")
@@ -199,9 +205,10 @@ def _other_scheme(url: str) -> str:
 
 
 def in_one_step(commands: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return one command that carries out all of ``commands`` and answers with the list of their answers.
+    """Return one command that carries out all of ``commands`` at one moment, and answers with the list of their
+    answers.
 
-    Each of ``commands`` has one key, its first argument. A command that fails has its error in the place of its answer.
+    Each of ``commands`` has one key, its first argument. If a command fails, its error takes the place of its answer.
     """
     keys = [command[1] for command in commands]
     words = [word for name, _, *rest in commands for word in (name, len(rest), *rest)]

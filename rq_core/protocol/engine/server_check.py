@@ -1,8 +1,8 @@
 """Checks INFO and CONFIG of a server, to find out whether jobs are safe on it.
 
 Every client checks INFO before its first handshake with a queue. The client refuses a server that is too old, may
-delete jobs or takes no writes. Workers and mirrors also check CONFIG when they start, and log warnings. The doctor
-reports the remarks.
+delete jobs or takes no writes. Workers and mirrors also check CONFIG when they start, and log warnings. The doctor (a
+check that an operator starts) reports the remarks.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ class Remark:
     """A remark about a server: what is wrong, and how serious the problem is."""
 
     about: str
-    """The subject of the remark: version, replica, eviction, persistence, fsync, coverage or hidden."""
+    """The subject of the remark: version, replica, eviction, persistence, fsync, coverage (whether a lost shard stops
+    the whole cluster) or hidden (settings that the user may not read)."""
     says: str
-    """The problem, and what to do about it."""
+    """The text of the remark: the problem, and what to do about it."""
     refuse: bool = False
     """True if the server must not be used."""
     final: bool = False
@@ -80,8 +81,7 @@ SET: Final = "`CONFIG SET {}`, and the same in its configuration file"
 
 
 def judge_persistence(info: Mapping[str, str], config: Mapping[str, str]) -> list[Remark]:
-    """Return the remarks about data that would be lost if the server restarted. The remarks follow from INFO and
-    CONFIG."""
+    """Return the remarks about data that would be lost if the server restarted, from the server's INFO and CONFIG."""
     if info.get("aof_enabled", "0") != "0":
         if config.get("appendfsync") == "no":
             says = "its appendfsync is no: a crash of the machine loses what the kernel had not written, some 30 s"
@@ -98,7 +98,7 @@ def judge_persistence(info: Mapping[str, str], config: Mapping[str, str]) -> lis
 
 
 def judge_coverage(config: Mapping[str, str]) -> list[Remark]:
-    """Return the remarks about a cluster's CONFIG: whether a lost shard makes all queues unusable."""
+    """Return the remarks about a cluster setting: does the loss of one shard make all queues unusable?"""
     if config.get("cluster-require-full-coverage") != "yes":
         return []
     says = (
@@ -155,14 +155,16 @@ def remarks_on(asking: Asking, queue: str | None = None) -> Plan[list[Remark]]:
 
 
 def of_all(reply: Sequence[str], name: str) -> set[str]:
-    """Return the values that one setting has on the nodes of a cluster. ``reply`` has the joined answers of all nodes
-    to CONFIG GET."""
+    """Return the values that one setting has on the nodes of a cluster. ``reply`` has the answers of all nodes to
+    CONFIG GET, joined.
+    """
     return {value for named, value in zip(reply[::2], reply[1::2], strict=True) if named == name}
 
 
 def hidden_config(info: Mapping[str, str], why: str) -> list[Remark]:
-    """Return the remarks for a user that may not read CONFIG. (CONFIG shows the server's passwords, so an operator may
-    withhold the right.)"""
+    """Return the remarks for a user that has no right to read CONFIG. (CONFIG shows the server's passwords, so an
+    operator may withhold the right.)
+    """
     hidden = f"CONFIG is hidden from this user{why}"
     if info.get("aof_enabled", "0") != "0":
         says = f"{hidden}: how often its append-only file reaches the disk could not be checked"

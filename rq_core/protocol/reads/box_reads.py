@@ -1,4 +1,6 @@
-"""Reads the boxes of durable jobs, for workers and for operators."""
+"""Reads the boxes of durable jobs, for workers and for operators. A box has a job's saved steps, its waits and its
+signals.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,14 @@ from rq_core.protocol.reads.steps import QueueReader
 from rq_core.scripts.plain import by_digest, plain_text
 
 PAGE: Final = 250
-"""Maximum number of entries of one read."""
+"""Maximum number of saved entries of a durable job that one read returns."""
 PAGES_MAX: Final = 8
-"""Maximum number of pages that are read in one round trip. After a page that stopped at PAGE_BYTES, the next round trip
-reads one page."""
+"""Maximum number of pages of a job's saved entries that are read in one round trip. If a page ended early because it
+had PAGE_BYTES, the next round trip reads only one page."""
 PAGE_BYTES: Final = 1024 * 1024
-"""Number of bytes of entries after which a read stops."""
+"""Number of bytes of a job's saved entries after which a read stops."""
 HEADS: Final = 2_000
-"""Maximum number of entries of one read that leaves out the results of steps and children."""
+"""Maximum number of saved entries that one read returns if it leaves out the results of steps and children."""
 HEAD_BYTES: Final = 2 * 1024 * 1024
 """Number of bytes of entries after which a read that leaves out results stops. The server reads the results, but does
 not send them."""
@@ -51,10 +53,12 @@ _CLAIM: Final = re.compile(r" claim=([0-9]+)(?: |$)")
 
 
 class Box(NamedTuple):
-    """A job's box, as the job's worker reads it: the entries that the job has begun or saved."""
+    """A durable job's box, as the job's worker reads it: the entries (steps, waits and sleeps) that the job has begun
+    or saved.
+    """
 
     life: str | None
-    """The name of the job's box; None: the job has saved nothing."""
+    """The id of the job's box: 16 random hex digits. None: the job has saved nothing."""
     entries: tuple[StepEntry, ...] = ()
 
 
@@ -62,15 +66,15 @@ class SavedSteps(NamedTuple):
     """The steps of a job, as an operator sees them."""
 
     size: int
-    """Number of entries of the job's box."""
+    """Number of entries (steps, waits and sleeps) that the job has begun or saved."""
     entries: dict[int, StepEntry]
     """The entries that were read, by number. An entry that cannot be read is left out."""
     signals: Mapping[int, Signal] = MappingProxyType({})
     """The signals that no wait has taken, by number."""
     is_lost: bool = False
-    """True if the job had saved steps, and Redis has lost its box."""
+    """True if the job had saved steps, and Redis has lost them."""
     life: str | None = None
-    """The name of the job's box; None: the job has saved nothing."""
+    """The id of the job's box, in which Redis keeps the steps. None: the job has saved nothing."""
 
 
 class BoxReads(QueueReader):
@@ -79,8 +83,8 @@ class BoxReads(QueueReader):
     def box(
         self, queue: str, job_id: str, fence: str, worker: str, *, first: int = 1
     ) -> Plan[Box | None]:
-        """Return the box of a job, for the worker that holds the job's claim. Entries before number ``first`` are left
-        out. Returns None if the worker does not hold the claim.
+        """Return the saved steps (the box) of a job, for the worker that holds the job's claim. Entries before number
+        ``first`` are left out. Returns None if the worker does not hold the claim.
 
         Raises QueueDamaged if the box is missing, cannot be read, or has two entries with the same name. (If two steps
         had the same name, one of them would run again.)
@@ -129,8 +133,9 @@ class BoxReads(QueueReader):
             pages = 1 if is_cut else min(PAGES_MAX, -(-(entries - len(found)) // PAGE))
 
     def steps(self, job_id: str, queues: Sequence[str]) -> Plan[SavedSteps | None]:
-        """Return the steps of a job, for operators. The first of ``queues`` that has the job is read. Returns None if
-        no queue has the job."""
+        """Return the saved steps of a job, for operators. The first of ``queues`` that has the job is read. Returns
+        None if no queue has the job.
+        """
         for queue in queues:
             keys = self._keys(queue)
             asked = [["HGET", keys(key), job_id] for key in ("state", "jobs")]
@@ -144,16 +149,18 @@ class BoxReads(QueueReader):
     def lives(
         self, queue: str, ids: Sequence[str], only: State | None = None
     ) -> Plan[dict[str, str]]:
-        """Return, by job id, the name (life) of the job's box. Jobs without a box are left out. With ``only``, jobs
-        that are not in this state are left out, too."""
+        """Return, by job id, the id (life) of the box in which Redis keeps the job's steps. Jobs without a box are left
+        out. With ``only``, jobs that are in another state are left out, too.
+        """
         lines = yield from self.lines(queue, ids)
         return _lives_in({i: line for i, line in lines.items() if only in (None, _state(line))})
 
     def lives_and_ends(
         self, queue: str, ids: Sequence[str]
     ) -> Plan[tuple[dict[str, str], dict[str, int]]]:
-        """Return two mappings by job id: the name (life) of the job's box, and the number of the job's ended claims.
-        The first mapping lacks jobs without a box."""
+        """Return two mappings by job id: the id (life) of the box in which Redis keeps the job's steps, and the number
+        of the job's ended claims. The first mapping lacks jobs without a box.
+        """
         lines = yield from self.lines(queue, ids)
         ended = {}
         for job_id, line in lines.items():
@@ -164,7 +171,8 @@ class BoxReads(QueueReader):
 
     def lines(self, queue: str, ids: Sequence[str]) -> Plan[dict[str, str]]:
         """Return, by job id, the job's line in the key ``state``; an empty text if there is no line. A job without a
-        line has no box: Redis does not have the job, or the job has never been claimed."""
+        line has no saved steps: Redis does not have the job, or the job has never been claimed.
+        """
         state = self._keys(queue)("state")
         found: dict[str, str] = {}
         for first in range(0, len(ids), PAGE):
@@ -176,8 +184,9 @@ class BoxReads(QueueReader):
     def saved_steps(
         self, queue: str, life: str | None, last: int = ENTRIES_MAX
     ) -> Plan[SavedSteps]:
-        """Return the last steps of a job, for operators: at most ``last`` entries. ``life`` is the name of the job's
-        box; None if the job has saved nothing."""
+        """Return the last steps of a job, for operators: at most ``last`` entries. ``life`` is the id of the box in
+        which Redis keeps the steps; None: the job has saved nothing.
+        """
         if life is None:
             return SavedSteps(0, {})
         boxes = self._keys(queue)("boxes")
@@ -187,16 +196,19 @@ class BoxReads(QueueReader):
         return SavedSteps(count, found, signals, header is None, life)
 
     def entries(self, queue: str, life: str) -> Plan[dict[int, StepEntry]]:
-        """Return the entries of a box by number. An entry that cannot be read is left out."""
+        """Return all entries (steps, waits and sleeps) of a durable job's box, by number. An entry that cannot be read
+        is left out. ``life`` is the id of the box.
+        """
         _, found = yield from self._entries(self._keys(queue)("boxes"), queue, life, ENTRIES_MAX)
         return found
 
     def beginning(
         self, queue: str, job_id: str, life: str, before: int
     ) -> Plan[dict[int, StepEntry]]:
-        """Return the entries of a job's box below number ``before``, by number. An entry that is missing or cannot be
-        read is left out. The result is empty if Redis does not have the job, or if the job has another box than
-        ``life``."""
+        """Return the entries of a job's box whose numbers are below ``before``, by number. An entry that is missing or
+        cannot be read is left out. ``life`` is the id of the box. The result is empty if Redis does not have the job,
+        or if the job's box has another id.
+        """
         keys = self._keys(queue)
         boxes = keys("boxes")
         asked = [["HGET", boxes, life], ["HGET", keys("state"), job_id]]
@@ -216,8 +228,9 @@ class BoxReads(QueueReader):
         return found
 
     def heads(self, queue: str, life: str) -> Plan[dict[str, StepEntry] | None]:
-        """Return the entries of a box by name, without the results of steps and of children. Entries of rq-core itself
-        have their values. An entry that cannot be read is left out. Returns None if Redis lacks the box.
+        """Return the entries of a durable job's box by name, without the results of steps and of children. Values that
+        rq-core itself has saved are returned. An entry that cannot be read is left out. Returns None if Redis lacks the
+        box.
 
         A read sends few commands, however large the results are.
         """
@@ -243,7 +256,7 @@ class BoxReads(QueueReader):
     def _entries(
         self, boxes: str, queue: str, life: str, last: int
     ) -> Plan[tuple[BoxHeader | None, dict[int, StepEntry]]]:
-        """Return the header of a box, and at most ``last`` of its entries: the newest ones, by number."""
+        """Return the header of a durable job's box, and its newest entries by number, at most ``last`` of them."""
         (text,) = yield from self._delivery.ask([["HGET", boxes, life]], queue)
         header = header_in(text)
         count = header.entries if header else 0
@@ -260,7 +273,9 @@ class BoxReads(QueueReader):
     def _kept_signals(
         self, boxes: str, queue: str, life: str, header: BoxHeader | None, last: int
     ) -> Plan[dict[int, Signal]]:
-        """Read the last ``last`` signals of a box. Return those that no wait has taken, by number."""
+        """Read the last ``last`` signals of a durable job, and return those signals that no wait has taken, by
+        number.
+        """
         count = header.signals if header else 0
         found: dict[int, Signal] = {}
         for first in range(max(0, count - last) + 1, count + 1, PAGE):
@@ -280,13 +295,13 @@ def _state(line: str) -> str:
 
 
 def _lives_in(lines: Mapping[str, str]) -> dict[str, str]:
-    """Return the names of the boxes of jobs, from the jobs' lines. Jobs without a box are left out."""
+    """Return the ids of the boxes of jobs, by job id, from the jobs' state lines. Jobs without a box are left out."""
     found = {job_id: _LIFE.search(line) for job_id, line in lines.items()}
     return {job_id: life[1] for job_id, life in found.items() if life is not None}
 
 
 def _refuse_doubled(entries: Sequence[StepEntry]) -> None:
-    """Raise ValueError if two entries have the same name."""
+    """Raise ValueError if two saved entries of a job have the same name."""
     if len({entry.name for entry in entries}) < len(entries):
         ((name, _),) = Counter(entry.name for entry in entries).most_common(1)
         raise ValueError(f"two entries have the name {name}")

@@ -31,10 +31,12 @@ from rq_core.protocol.reads.steps import (
 from rq_core.protocol.reads.worker_registry import KnownTasks, known_tasks, rows_command, rows_of
 
 MEMBERS_MAX: Final = 10_000
-"""Maximum number of members of the queue's keys that are read for one list; a filter may leave many of them out."""
+"""Maximum number of members of the queue's keys that are read for one list of jobs. The limit is needed because a
+filter may leave many of them out."""
 
 RECENT_MAX: Final = 1_000
-"""Maximum number of outbox entries that are searched for the events in which workers gave jobs back."""
+"""Maximum number of entries of the outbox (the stream of events) that are searched for rollbacks: events by which
+workers gave jobs back."""
 _STEPS: Final = frozenset(
     {
         Event.CLAIMED,
@@ -49,7 +51,7 @@ _STEPS: Final = frozenset(
 
 
 class GivenBack(NamedTuple):
-    """The rollback of a job: why, by which worker and when the job was given back."""
+    """The rollback of a job: why a worker gave the job back, which worker, and when."""
 
     reason: str
     by: str
@@ -70,7 +72,7 @@ class JobList:
     damaged: tuple[str, ...] = ()
     """A message for each job that cannot be read."""
     total: int = 0
-    """Number of all dead jobs of the queue, in the answer of ``JobReads.dead``; else 0."""
+    """Number of all dead jobs of the queue, if ``JobReads.dead`` has returned this list; otherwise 0."""
 
 
 class _Source(NamedTuple):
@@ -79,11 +81,11 @@ class _Source(NamedTuple):
     key: str
     states: frozenset[State]
     id_of: Callable[[str], str] = str
-    """The function that returns the id of a member's job; empty text for a member without a job."""
+    """The function that returns the job's id in a member of the key; an empty text for a member without a job."""
     order: tuple[str, ...] = ()
 
     def members(self, keys: QueueKeys, first: int, last: int) -> Command:
-        """Return the command that reads the members with the ranks ``first`` to ``last``, both included."""
+        """Return the command that reads the members at the positions ``first`` to ``last``, both included."""
         command = "LRANGE" if self.key.startswith("ready:") else "ZRANGE"
         return [command, keys(self.key), first, last, *self.order]
 
@@ -122,10 +124,10 @@ class JobReads(QueueReader):
         With ``which``, only jobs that match this filter at the time ``now_ms`` (Unix ms) are returned. At most
         ``members`` members of keys are read (default: MEMBERS_MAX).
 
-        Running jobs are ordered by the expiry of their lease. Of the ready jobs, those without a lane come first, by
-        priority, then those in lanes, by lane. Scheduled jobs are ordered by due time, and parked jobs by the time at
-        which they parked. Dead jobs are ordered by death, newest first. A job that changes during the read may be
-        missing.
+        Running jobs are ordered by the expiry of their lease. Ready jobs without scopes come first, by priority; then
+        ready jobs with scopes, by lane. (A lane has the jobs of one priority and the same scopes.) Scheduled jobs are
+        ordered by due time, and parked jobs by the time at which they parked. Dead jobs are ordered by death, newest
+        first. A job that changes during the read may be missing.
         """
         keys = self._keys(queue)
 
@@ -146,8 +148,8 @@ class JobReads(QueueReader):
     def ended(
         self, job_id: str, queues: Sequence[str]
     ) -> Plan[tuple[str, ResultLine, str | None] | None]:
-        """Return what Redis still knows of an ended job: the job's queue, the parsed line in ``results``, and the
-        result or None.
+        """Return what Redis still knows of an ended job: the job's queue, its parsed line in the key ``results``, and
+        its result or None.
 
         The first of ``queues`` that has a line for the job is read. Returns None if no queue has one. Expired lines and
         results are ignored.
@@ -213,8 +215,9 @@ def _jobs(
     limit: int,
     most: int,
 ) -> Steps[JobList]:
-    """Return at most ``limit`` jobs in these states that ``chosen`` selects. At most ``most`` members of keys are
-    read."""
+    """Return at most ``limit`` jobs in these states for which the function ``chosen`` decides. At most ``most`` members
+    of keys are read.
+    """
     found: dict[str, JobState] = {}
     damaged: dict[str, None] = {}
     whole = True
@@ -250,6 +253,6 @@ def _dead(keys: QueueKeys, limit: int) -> Steps[JobList]:
 
 
 def _each(jobs: Sequence[JobState]) -> Steps[list[JobState]]:
-    """Select all jobs. No command is sent."""
+    """Return all of the given jobs: the filter that leaves out no job. It sends no command."""
     yield from ()
     return list(jobs)

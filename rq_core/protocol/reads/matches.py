@@ -37,7 +37,8 @@ def matching(
 
 def specs_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[str | None]]:
     """Return the JSON of these jobs, in order; None for a job that Redis does not have. One command reads at most
-    SPECS_BYTES_MAX bytes, or a single larger job."""
+    SPECS_BYTES_MAX bytes, or one larger job.
+    """
     sizes: list[int] = (yield [["HSTRLEN", keys("jobs"), job_id] for job_id in ids]) if ids else []
     commands: list[list[Any]] = []
     together = 0

@@ -1,12 +1,11 @@
 """A bounded read of all queues: numbers of jobs, ages of the oldest jobs, full scopes, workers.
 
-    found = client.run(client.calls.reads.overview())
-    found.queues[0].oldest_ready_ms
+found = client.run(client.calls.reads.overview()) found.queues[0].oldest_ready_ms
 
-The read takes four round trips for any number of queues, and at most COMMANDS_MAX commands per queue. No command's cost
-grows with the number of jobs or lanes. So some numbers may be inexact; a field whose name ends in ``_exact`` says
-whether a number is exact. ``rq-core caps`` (:mod:`rq_core.protocol.reads.scope_reads`) reads the exact numbers of one
-queue.
+The read takes four round trips for any number of queues, and at most COMMANDS_MAX commands per queue. The cost of a
+command does not grow with the number of jobs or lanes. So some numbers may be inexact; a field whose name ends in
+``_exact`` says whether a number is exact. ``rq-core caps`` (:mod:`rq_core.protocol.reads.scope_reads`) reads the exact
+numbers of one queue.
 """
 
 from __future__ import annotations
@@ -45,31 +44,33 @@ from rq_core.protocol.reads.worker_registry import (
 from rq_core.scripts.plain import plain_text
 
 COMMANDS_MAX: Final = 44
-"""Maximum number of commands for one queue. A queue with every optional part takes 44 commands: with a backlog of
-events, schedules, parked jobs, boxes, progress, remembered ids, full scopes and blocked lanes."""
+"""Maximum number of commands that an overview sends for one queue. A queue that uses every feature takes 44 commands:
+it has a backlog of events, schedules, parked jobs, boxes, progress, remembered ids, full scopes and blocked lanes."""
 SCOPES_MAX: Final = 9
-"""Maximum number of scopes of a queue whose holders are counted."""
+"""Maximum number of scopes of a queue whose running jobs are counted."""
 HEADS_MAX: Final = 2
-"""Number of jobs that are read at the head of a list for their ages. The age of one job is not enough: the first job
-may be a cancelled job that no claim has passed over yet."""
+"""Number of jobs at the head of a list whose ages are read, to find the oldest job. One job is not enough: the first
+job may be a cancelled job that no claim has removed yet."""
 SCHEDULED_MAX: Final = 10
-"""Maximum number of scheduled jobs that are read: the jobs that are due next. Jobs that workers gave back may be among
-them."""
+"""Maximum number of scheduled jobs that are read: those that are due next. Some of them may be jobs that workers gave
+back."""
 TICKS_MAX: Final = 10
-"""Maximum number of schedules that are read: the schedules that are due next. A schedule that a worker is serving has a
-later place in this order."""
+"""Maximum number of schedules that are read: those that are due next. A schedule that a worker is handling counts as
+due later."""
 BLOCKED_MAX: Final = 4
-"""Maximum number of blocked lanes that one read finds. An overview makes two such reads: one of all blocked lanes, and
-one of the lanes that wait for a task's cap. For each lane found, it also reads the age of the first job, and the number
-of jobs."""
+"""Maximum number of blocked lanes that one read finds. A lane has the waiting jobs of one priority and the same scopes;
+it is blocked while one of its scopes is full. An overview makes two such reads: one of all blocked lanes, and one of
+the lanes that wait for a task's cap. For each lane found, it also reads the age of the first job, and the number of
+jobs."""
 LIMITS_MAX: Final = 200
 """Approximate number of a queue's stored limits that are read."""
 RATES_MAX: Final = 500
 """Approximate number of scopes of rates and breakers that are read, to find those that are paused."""
 PAUSED_MAX: Final = 100
-"""Maximum number of paused or probing scopes of a queue whose blocked lanes are counted."""
+"""Maximum number of scopes whose blocked lanes are counted, among the scopes of a queue that are paused or probing (a
+single job tests whether the service works again)."""
 QUEUES_MAX: Final = 1_000
-"""Maximum number of queues that are read: those that come first by name."""
+"""Maximum number of queues that an overview reads: the first ones by name."""
 
 NO_LIMIT: Final = Limit(None)
 
@@ -88,9 +89,10 @@ def sizes(keys: QueueKeys) -> list[Command]:
 def counts_of(
     replies: Sequence[Any], facts: Mapping[str, str], number: Callable[[str], int]
 ) -> dict[str, Any]:
-    """Return the fields of QueueCounts and QueueOverview that follow from the replies to ``sizes``.
+    """Return the fields of QueueCounts and QueueOverview that follow from the replies to the commands of ``sizes``.
 
-    ``facts`` are the fields of ``meta``. ``number`` returns the field with a given name as a number.
+    ``facts`` are the fields of the queue's key ``meta``. ``number`` is a function that returns one of these fields as a
+    number, by name.
     """
     many = len(PRIORITIES)
     waiting, lanes, scheduled, running, dead, parked, alive = map(int, replies[many : many + 7])
@@ -116,7 +118,9 @@ def counts_of(
 
 
 class _Lane(NamedTuple):
-    """An open or blocked lane whose first job is read."""
+    """A lane whose first job is read. A lane has the waiting jobs of one priority and the same scopes; it is blocked
+    while one of its scopes is full, else open.
+    """
 
     scope: str
     """The scope that the lane waits for; empty: the lane is open."""
@@ -289,8 +293,9 @@ def _oldest_ready(
     opened: Sequence[int | None],
     ages: Mapping[str, int],
 ) -> tuple[int | None, bool]:
-    """Return the age (ms) of the oldest job at the head of a list or an open lane; None: unknown. Also return whether
-    no job in a list is older, because the first live job of each list was read."""
+    """Return two values. The first is the age (ms) of the oldest job at the head of a list or an open lane; None:
+    unknown. The second is True if no job in a list can be older, because the first live job of each list was read.
+    """
     found, exact = [age for age in opened if age is not None], True
     for length, head in zip(lengths, heads, strict=False):
         known = [ages[job_id] for job_id in head if job_id in ages]
@@ -301,8 +306,8 @@ def _oldest_ready(
 
 
 def _waiting(scope: str, lanes: int, looked_at: Sequence[_Lane]) -> dict[str, Any]:
-    """Return the fields of ScopeLoad about the lanes that wait for a scope or family: age of the oldest job, number of
-    jobs, and whether this number is exact.
+    """Return the fields of ScopeLoad about the lanes (lists of jobs) that wait for a scope or family: age of the oldest
+    job, number of jobs, and whether this number is exact.
 
     Only jobs of the lanes in ``looked_at`` are counted. ``lanes`` is the number of all lanes that wait for the scope or
     family; if ``looked_at`` has all of them, the number of jobs is exact.
@@ -316,8 +321,9 @@ def _waiting(scope: str, lanes: int, looked_at: Sequence[_Lane]) -> dict[str, An
 
 
 def _unserved(due: Sequence[JobState], known: KnownTasks) -> Unserved | None:
-    """Return the unserved jobs in ``due`` of the task with the most unserved jobs; None without unserved jobs. A job is
-    unserved if a worker gave it back because the worker's code lacks the task or refuses the arguments."""
+    """Return the unserved jobs among ``due``, for the task that has most of them; None if there are none. A job is
+    unserved if a worker gave it back because the worker's code lacks the task or refuses the arguments.
+    """
     tasks = [job.fields.get("task", "?") for job in due if "unknown" in job.fields]
     if not tasks:
         return None
@@ -326,8 +332,9 @@ def _unserved(due: Sequence[JobState], known: KnownTasks) -> Unserved | None:
 
 
 def _limits_of(cursor: Any, stored: Any) -> tuple[dict[str, CapEntry], bool]:
-    """Return the readable limits by name. Also return whether these are all stored limits. An unreadable limit is left
-    out."""
+    """Return the stored limits by name, without those that cannot be read. Also return True if no stored limit is
+    missing.
+    """
     texts, found = pairs_of(stored), {}
     for name, text in texts.items():
         with contextlib.suppress(ValueError, KeyError):
@@ -338,7 +345,9 @@ def _limits_of(cursor: Any, stored: Any) -> tuple[dict[str, CapEntry], bool]:
 def _paused(
     rates: Mapping[str, str], limits: Mapping[str, CapEntry], now_ms: int, *, limits_exact: bool
 ) -> dict[str, ScopeUse]:
-    """Return the scopes that are paused or probing, by name. ``rates`` are fields of the key ``rates``."""
+    """Return the use of each scope that is paused or probing, by name. (A scope is probing if a single job tests
+    whether the service works again.) ``rates`` are fields of the key ``rates``.
+    """
     found = {}
     for name, text in rates.items():
         entry = limits.get(name) or limits.get(family_of(name))
@@ -351,8 +360,9 @@ def _paused(
 
 
 def _without_keys(limits: dict[str, CapEntry], waited_for: set[str]) -> list[str]:
-    """Return the scopes with a limit: the queue, tasks and families, but no single keys of families. The scopes for
-    which a lane waits come first."""
+    """Return the scopes with a limit: the queue, tasks and families, without the single keys of families. The scopes
+    for which jobs wait come first.
+    """
     waited = waited_for | {family_of(scope) for scope in waited_for}
     plain = [
         name

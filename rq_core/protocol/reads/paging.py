@@ -1,7 +1,7 @@
 """Reads all jobs of a queue in some states, page by page, for changes of many jobs.
 
-A page begins at a place, which is a text. Other programs may change the queue meanwhile. Then a job may be on two
-pages, but a job that stays in its key is on at least one page.
+A page begins at a *place*: a text that says how far the read has come. Other programs may change the queue between two
+pages. Then a job may be on two pages, but a job that stays in its key is on at least one page.
 
 A list is read from the tail to the head, because jobs leave at the head and are added at the tail. A page of a sorted
 set begins after the last member of the page before.
@@ -21,8 +21,8 @@ from rq_core.protocol.reads.steps import Steps
 from rq_core.scripts.plain import plain_text
 
 SKIPPED_MAX: Final = 1_000
-"""Number of entries without a job after which the command of ``PagedKey.skipping`` stops. The command removes these
-entries from a list, and maybe a few more."""
+"""Approximate number of entries that one command of ``PagedKey.skipping`` removes from a list. These entries belong to
+jobs that have left Redis."""
 _SKIPPED_PAGE: Final = 64
 
 
@@ -36,7 +36,7 @@ class JobPage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PagedKey:
-    """A key that has the jobs in some states, and that is read page by page."""
+    """A key that has the jobs in some states. It is read page by page."""
 
     key: str
     states: frozenset[State]
@@ -56,16 +56,18 @@ class PagedKey:
         return _by_score(keys(self.key), place, count)
 
     def after_change(self, place: str | None, gone: int) -> str | None:
-        """Return ``place`` after a correction: ``gone`` jobs before this place have left the key. If ``gone`` is wrong,
-        the next page reads more members than needed, but skips no job."""
+        """Return ``place`` after a correction: ``gone`` jobs before this place have left the key, so later jobs have
+        lower ranks. If ``gone`` is wrong, the next page reads more members than needed, but skips no job.
+        """
         if not place or self.is_list or self.key == "waiting":
             return place
         found = _Place.parse(place)
         return str(found._replace(rank=max(0, found.rank - gone)))
 
     def skipping(self, keys: QueueKeys) -> list[list[Any]]:
-        """Return a list with the command that removes entries without a job from the head of a list of ready jobs. For
-        other keys, the returned list is empty."""
+        """Return a list with one command, which removes entries from the head of a list of ready jobs if their jobs
+        have left Redis. For other keys, the returned list is empty.
+        """
         if not self.is_list:
             return []
         program = plain_text("skip", PAGE=_SKIPPED_PAGE)
@@ -81,7 +83,8 @@ SOURCES: Final = (
     PagedKey("leases", CLAIMED_STATES),
     PagedKey("dead", frozenset({State.DEAD})),
 )
-"""The keys in the order in which they are read. A job that becomes ready moves to a key that is read later."""
+"""The keys that have a queue's jobs, in the order in which they are read. A job that becomes ready moves to a key that
+is read later, so it is not missed."""
 
 
 def sources_of(states: Collection[State]) -> list[PagedKey]:

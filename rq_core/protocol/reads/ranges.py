@@ -16,8 +16,8 @@ from rq_core.protocol.reads.steps import Command, Steps
 from rq_core.scripts.plain import plain_text
 
 RANGES_PAGE: Final = 250
-"""Maximum number of ranges in one command. If the set has a million members, a server counts the members of these
-ranges in about two ms."""
+"""Maximum number of ranges that one command reads. In a set of a million members, a server counts the members of this
+number of ranges in about two ms."""
 MEMBERS_PAGE: Final = 5_000
 """Maximum number of members that one command returns, unless a single range returns more."""
 SCOPES_PAGE: Final = 1_000
@@ -34,15 +34,18 @@ class Range(NamedTuple):
 
 
 def of_scope(scope: str, most: int | None = None) -> Range:
-    """Return the range of a scope's members in the keys ``holders`` and ``blocked``. The range of a family has the
-    members of all scopes of the family."""
+    """Return the range of a scope's members in the keys ``holders`` (running jobs) and ``blocked`` (lanes that wait).
+    For a family, the range has the members of all scopes of the family.
+    """
     if "=" in scope:
         return Range(f"[{scope}|", f"({scope}}}", most)
     return Range(f"[{scope}=", f"({scope}>", most)
 
 
 def of_lane(lane: str, most: int | None = None) -> Range:
-    """Return the range of a lane's jobs in the key ``waiting``."""
+    """Return the range of a lane's jobs in the key ``waiting``. A lane has the waiting jobs of one priority and the
+    same scopes.
+    """
     return Range(f"[{lane}|", f"({lane}}}", most)
 
 
@@ -60,8 +63,9 @@ def within(index: str, ranges: Iterable[Range]) -> list[Command]:
 
 
 def answers(replies: Iterable[Sequence[Any]]) -> list[Any]:
-    """Return the answer for each range that the commands of ``within`` read: the number of its members, or its first
-    members."""
+    """Return one answer per range, from the replies to the commands of ``within``. An answer is the number of the
+    range's members, or its first members.
+    """
     return list(chain.from_iterable(replies))
 
 
@@ -74,7 +78,9 @@ def count_of_holders(keys: QueueKeys, scope: str) -> Command:
 
 
 def head_of_lane(keys: QueueKeys, lane: str) -> Command:
-    """Return the command that reads the first job of a lane."""
+    """Return the command that reads the first job of a lane. A lane has the waiting jobs of one priority and the same
+    scopes.
+    """
     return ["ZRANGEBYLEX", keys("waiting"), *of_lane(lane)[:2], "LIMIT", 0, 1]
 
 

@@ -1,5 +1,6 @@
-"""Reads scopes of rates and breakers from the keys ``rates`` and ``scheduled``: how much is in use, and until when a
-scope is paused."""
+"""Reads the use of rates and breakers from the keys ``rates`` and ``scheduled``: how much of a rate is used up, and
+until when a scope is paused.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +19,12 @@ READ_MAX: Final = 10 * PAGE
 
 
 def resume_of(scope: str, stored: Any, spent: str | None, limit: Limit, now_ms: int) -> int | None:
-    """Return the time (Unix ms) at which an exhausted rate admits jobs again; None: no such time is stored.
+    """Return the time (Unix ms) at which a used-up rate admits jobs again; None: no such time is stored.
 
-    ``stored`` is the rate's score in the key ``scheduled``, and ``spent`` its value in the key ``rates``. If the
-    score is later than the limit allows, the latest allowed time is returned: the score was written before the clock
-    was set back, or under a slower limit. A rate that counts a unit, or that is paused, has no latest time.
+    ``stored`` is the rate's score in the key ``scheduled``: the stored time. ``spent`` is its value in the key
+    ``rates``. If the stored time is later than the limit allows, the latest allowed time is returned: the time was
+    stored before the clock was set back, or under a slower limit. A rate that counts a unit, or that is paused, has no
+    latest time.
     """
     if stored is None:
         return None
@@ -41,14 +43,14 @@ def resumes_in(keys: QueueKeys, scopes: Sequence[str]) -> list[Command]:
 
 
 def spent_in(keys: QueueKeys, scopes: Sequence[str]) -> list[Command]:
-    """Return the commands that read the fields of these rates in the key ``rates``."""
+    """Return the commands that read how much of these rates is used up, from the key ``rates``."""
     return [["HMGET", keys("rates"), *scopes[at : at + PAGE]] for at in range(0, len(scopes), PAGE)]
 
 
 def paused_in(keys: QueueKeys, most: int) -> Steps[list[str]]:
     """Return at most ``most`` scopes that are paused, or whose breaker has counted failures.
 
-    Some may be missing if ``rates`` has more than READ_MAX fields.
+    Some may be missing if the key ``rates`` has more than READ_MAX fields.
     """
     found: set[str] = set()
     cursor, read = "", 0

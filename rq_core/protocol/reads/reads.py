@@ -39,24 +39,25 @@ from rq_core.protocol.reads.whole_queue import WholeReads
 
 @dataclass(frozen=True, slots=True)
 class QueueCounts:
-    """The numbers of a queue's jobs by state, and the queue's main facts."""
+    """The numbers of a queue's jobs by state, and the queue's main settings."""
 
     queue: str
     ready: dict[str, int]
-    """Number of ready jobs without scopes, by priority. The number includes the entries of cancelled jobs until a claim
-    passes over them."""
+    """Number of ready jobs without scopes, by priority. Cancelled jobs are counted until a claim removes their
+    entries."""
     scheduled: int
     running: int
     dead: int
     paused: bool
     audit: bool
     backlog: int
-    """Number of events that wait for the mirror."""
+    """Number of events that the mirror has not yet copied into SQL."""
     epoch: int
     waiting: int = 0
     """Number of ready jobs with scopes, whether their scopes have room or not."""
     open_lanes: int = 0
-    """Number of open lanes: claims may take jobs from them."""
+    """Number of lanes from which jobs can be claimed. A lane has the waiting jobs of one priority and the same
+    scopes."""
     cap: int | None = None
     """Maximum number of jobs of the queue that may run at once; None: any number."""
     parked: int = 0
@@ -73,7 +74,7 @@ class QueueList:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> QueueList:
-        """Return the list of queues for the entries ``names``, sorted. Invalid names become strays."""
+        """Return the list of queues, sorted, from the entries ``names`` of the key. Invalid names become ``strays``."""
         found = sorted(names)
         return cls([n for n in found if is_name(n)], [n for n in found if not is_name(n)])
 
@@ -93,7 +94,7 @@ class QueueList:
 
 STRAYS_SHOWN: Final = 3
 STRAY_MAX: Final = 50
-"""Maximum number of characters of an invalid entry that are shown."""
+"""Maximum number of characters that a message shows of an invalid entry in the list of queues."""
 
 
 class Reads(JobReads, ScopeReads, WholeReads, BoxReads, ShownReads):
@@ -103,7 +104,7 @@ class Reads(JobReads, ScopeReads, WholeReads, BoxReads, ShownReads):
     # The list of queues.
 
     def queues(self) -> Plan[list[str]]:
-        """Return the names of the queues of this prefix, sorted."""
+        """Return the names of all queues that have this client's key prefix, sorted."""
         return (yield from self.listed()).queues
 
     def listed(self) -> Plan[QueueList]:
@@ -113,8 +114,9 @@ class Reads(JobReads, ScopeReads, WholeReads, BoxReads, ShownReads):
         return QueueList.of(names)
 
     def readable(self, queues: Sequence[str]) -> Plan[list[str]]:
-        """Return the queues in ``queues`` that the user may read. Raises ServerUnsuitable if the user may read no
-        queue."""
+        """Return those of ``queues`` that the Redis user may read. Raises ServerUnsuitable if the user may read no
+        queue.
+        """
         replies = yield from self._delivery.asking.ask_each(
             [["HGET", self._keys(queue)("meta"), "epoch"] for queue in queues]
         )
@@ -122,8 +124,9 @@ class Reads(JobReads, ScopeReads, WholeReads, BoxReads, ShownReads):
         return [queue for queue, no in zip(queues, denied, strict=True) if not no]
 
     def other_layouts(self, queues: Sequence[str]) -> Plan[dict[str, errors.LayoutMismatch]]:
-        """Return an error for each queue whose keys this release cannot read. A queue that the user may not read has no
-        error here."""
+        """Return an error for each queue whose keys this version of rq-core cannot read. Queues that the Redis user may
+        not read are left out.
+        """
         asked = [["HGET", self._keys(queue)("meta"), "layout"] for queue in queues]
         replies = (yield from self._delivery.asking.ask_each(asked)) if asked else []
         found = {}
@@ -156,15 +159,17 @@ class Reads(JobReads, ScopeReads, WholeReads, BoxReads, ShownReads):
         return epoch is not None
 
     def stamp(self, queue: str) -> Plan[str | None]:
-        """Return the mark by which an audit database identifies a queue. The text is empty if the queue has no mark.
-        Returns None if the queue does not exist."""
+        """Return the text by which an audit database recognizes a queue; an empty text if the queue has none. Returns
+        None if the queue does not exist.
+        """
         epoch, stamp = yield from self._facts(queue, "epoch", "stamp")
         return None if epoch is None and stamp is None else stamp or ""
 
     def attached(self, queue: str) -> Plan[tuple[str | None, str | None, str | None]]:
-        """Return three facts about a queue's audit log; None for a fact that the queue never had.
+        """Return three values about a queue's audit log; None for a value that was never set.
 
-        The facts are: ``on`` or ``off``; the id of the audit database; the entry up to which the outbox was trimmed.
+        The values are: ``on`` or ``off``; the id of the audit database; the last entry up to which the outbox was
+        trimmed.
         """
         audit, audit_id, trimmed = yield from self._facts(queue, "audit", "audit_id", "trimmed")
         return audit, audit_id, trimmed
@@ -235,8 +240,9 @@ class Reads(JobReads, ScopeReads, WholeReads, BoxReads, ShownReads):
         )
 
     def looks(self, queues: Sequence[str]) -> Plan[tuple[list[QueueOverview], dict[str, str]]]:
-        """Read the numbers of these queues, in three round trips. Returns the numbers of the readable queues. Also
-        returns, by queue, why a queue could not be read."""
+        """Read the numbers of these queues, in three round trips. Returns the numbers of the readable queues, and, by
+        queue, the reason why a queue could not be read.
+        """
         return self.side_by_side({queue: overview_of(self._keys(queue)) for queue in queues})
 
     # One job.

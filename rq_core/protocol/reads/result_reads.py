@@ -34,13 +34,14 @@ PAGE: Final = 250
 ALIVE: Final = ""
 """The script's answer for a job that has not ended."""
 LATER: Final = "?"
-"""The script's answer for a job that has ended and whose result must wait for a later poll."""
+"""The script's answer for a job that has ended, but whose result does not fit into this poll. A later poll returns
+it."""
 BYTES_MAX: Final = 1024 * 1024
 """Number of bytes of results after which one poll returns no further result. The last result may exceed this number."""
 UNREAD: Final = "unread"
-"""The reason why a result is missing if it was not asked for."""
+"""The reason for a missing result if the caller did not ask for results."""
 _IN_LOG: Final = " audit=full"
-"""A text in a line of ``results``. It means that the log has the result, too."""
+"""A text in a line of the key ``results``. It means that the audit log has the result, too."""
 _KEYS: Final = ("meta", "state", "jobs", "outbox", "results", "returned")
 
 
@@ -53,18 +54,19 @@ def look_program(bytes_max: int = BYTES_MAX) -> str:
 
 
 class Absent(NamedTuple):
-    """The result of a poll of a job that has left Redis. Either Redis does not know the job's outcome, or it knows the
-    outcome and lacks the result. The log may have both."""
+    """The result of a poll of a job that has left Redis, and whose outcome or result Redis lacks. The audit log may
+    have both.
+    """
 
     logged: tuple[int, int] | None
-    """Epoch and number of the outbox's last entry at the time of the poll; the event of the job's end is this entry or
-    an earlier one. None: no mirror reads the outbox, or the outbox is empty."""
+    """Epoch and number of the last entry of the outbox (the stream of events) at the time of the poll. The event of the
+    job's end is this entry or an earlier one. None: no mirror reads the outbox, or the outbox is empty."""
     known: Outcome[Any] | None = None
     """The job's outcome without the result, if Redis has the outcome but only the log has the result."""
 
 
 Found = Outcome[Any] | Absent
-"""The result of a poll of a job that is not alive."""
+"""The result of a poll of a job that has ended or that Redis does not have."""
 
 
 class Endings:
@@ -74,8 +76,8 @@ class Endings:
         self._delivery = delivery
 
     def look(self, queue: str, ids: Sequence[str]) -> Plan[dict[str, Found]]:
-        """Return, by id, how these jobs have ended, or that Redis does not have them. Jobs that are alive are left out.
-        A dead job counts as ended.
+        """Return, by id, how these jobs have ended, or that Redis does not have them. Jobs that have not ended are left
+        out. A dead job counts as ended.
 
         Raises ServerUnavailable, ServerUnsuitable or QueueDamaged.
         """
@@ -91,8 +93,9 @@ class Endings:
         return found
 
     def outcomes(self, queue: str, ids: Sequence[str]) -> Plan[dict[str, Found]]:
-        """Return the same as ``look`` for at most PAGE jobs, but without results, so that one poll is enough. The
-        reason for a missing result is UNREAD."""
+        """Return, by id, how these jobs have ended, without their results. At most PAGE jobs may be given, so that one
+        poll is enough. The reason for a missing result is UNREAD.
+        """
         asked = ids[:PAGE]
         command_ = command(queue_keys(queue, self._delivery.prefix), asked, bytes_max=-1)
         (reply,) = yield from self._delivery.ask([by_digest(command_)], queue)
@@ -101,8 +104,10 @@ class Endings:
         return look.found | {job_id: Succeeded(job_id, missing=UNREAD) for job_id in look.later}
 
     def listen(self, queue: str) -> Plan[None]:
-        """Make scripts publish the ends of the queue's jobs on its channel, for LISTEN_MS. If scripts will
-        publish these ends for at least half of LISTEN_MS anyway, the call changes nothing."""
+        """Ask Redis to publish the ends of the queue's jobs on its channel, for LISTEN_MS milliseconds. The scripts
+        that end jobs publish them. The call changes nothing if they will be published for at least half of LISTEN_MS
+        anyway.
+        """
         yield from self._delivery.call(Call("listen", queue, {}, parse_nothing))
 
     def listen_command(self, queue: str) -> list[Any]:
@@ -123,7 +128,7 @@ class FoundEnds(NamedTuple):
     later: list[str]
     """Ids of the jobs that need another poll."""
     told_ms: int
-    """Milliseconds from the poll on for which scripts still publish the ends of the queue's jobs."""
+    """Milliseconds, from the poll on, for which Redis still publishes the ends of the queue's jobs."""
 
 
 def read_ends(queue: str, ids: Sequence[str], reply: Sequence[Any]) -> FoundEnds:
@@ -148,8 +153,9 @@ def read_ends(queue: str, ids: Sequence[str], reply: Sequence[Any]) -> FoundEnds
 
 
 def _kept(job_id: str, said: str) -> Outcome[Any] | None:
-    """Return the outcome, with the result, from a line of the key ``results``; None for an outcome that this version
-    does not know."""
+    """Return a job's outcome, with the result, from its line in the key ``results``; None for an outcome that this
+    version of rq-core does not know.
+    """
     line, _, value = said.partition("\n")
     fields = result_words(line)
     match line.partition(" ")[0]:

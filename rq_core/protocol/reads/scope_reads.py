@@ -1,4 +1,5 @@
-"""Reads the scopes of a queue, and why a job does not run: limits, holders and waiting jobs. Every read is bounded.
+"""Reads the scopes of a queue: their limits, their holders (running jobs) and the jobs that wait for them. Also finds
+out why a job does not run. Every read is bounded.
 
 client.run(client.calls.reads.caps("mail", 100))
 """
@@ -32,17 +33,18 @@ from rq_core.protocol.reads.rate_reads import paused_in, resume_of, resumes_in, 
 from rq_core.protocol.reads.steps import PAGE, QueueReader, Steps, ask, jobs_of, time_ms
 
 LANES_MAX: Final = 20_000
-"""Maximum number of lanes whose jobs are counted for one answer, for all scopes in it together."""
+"""Maximum number of lanes whose jobs are counted for one answer, for all its scopes together. A lane has the waiting
+jobs of one priority and the same scopes."""
 RATES_MAX: Final = 1_000
-"""Maximum number of lanes that are read to find the exhausted rates of a family."""
+"""Maximum number of blocked lanes that are read to find the used-up rates of a family."""
 AHEAD_MAX: Final = 1_000
-"""Maximum number of lanes that are read to count the jobs before a job."""
+"""Maximum number of lanes that are read to count the jobs that will run before a given job."""
 LISTED_MAX: Final = PAGE
-"""Maximum number of jobs that are read at the head of each list, to count the jobs before a job. Cancelled jobs among
-them are not counted."""
+"""Maximum number of jobs that are read at the head of each list, to count the jobs that will run before a given job.
+Cancelled jobs among them are not counted."""
 PLACE_MAX: Final = 100_000
-"""Maximum number of entries of a list that Redis compares to find a job's place in the list. Meanwhile, Redis does
-nothing else."""
+"""Maximum number of entries of a list that Redis searches to find a job's position in the list. During this search,
+Redis serves no other client."""
 HOLDERS_SHOWN: Final = 5
 NO_LIMIT: Final = Limit(None)
 
@@ -55,36 +57,38 @@ class ScopeStatus(NamedTuple):
     version: int
     """Version of the limit; 0 if no limit is stored for the scope or its family."""
     source: str
-    """Origin of the limit: code, live, family (the limit of the scope's family holds), or none."""
+    """Origin of the limit: code, live (an operator), family (the limit of the scope's family holds), or none."""
     holders: int
     waiting: int
-    """Number of jobs in lanes that are blocked on this scope. For the queue's own scope: the number of all ready jobs
-    while the queue's cap is reached, else 0."""
+    """Number of jobs that wait for this scope. For the scope of the whole queue: the number of all ready jobs while the
+    queue's cap is reached, else 0."""
     oldest_wait_ms: int | None
     resumes_ms: int | None = None
-    """Unix ms at which an exhausted rate admits jobs again; for a family of rates, the earliest such time of the
-    family's keys."""
+    """Unix ms at which a used-up rate admits jobs again. For a family of rates: the earliest such time of the family's
+    keys."""
     partial: bool = False
     """True if more jobs wait than ``waiting`` counts."""
     set_by: str | None = None
-    """The operator who set a live limit; ``set_at_ms`` is the time of this change (Unix ms)."""
+    """The operator who has set the limit; None if code has set it. ``set_at_ms`` is the time of this change (Unix
+    ms)."""
     set_at_ms: int | None = None
     declared: Limit | None = None
-    """The limit that code declares, if an operator has set another limit, which is in force now."""
+    """The limit that code declares, if an operator has set another one. The operator's limit is then in force."""
     keyless: bool = False
-    """True if the scope is a family without keys: a cap with a name, which counts the jobs of all tasks that use the
-    cap together."""
+    """True if the scope is a named cap without keys. Such a cap counts the jobs of all tasks that use it together."""
 
     now_ms: int | None = None
     """Redis' time at the read (Unix ms). ``resumes_ms`` is by the same clock."""
     use: ScopeUse = OPEN
-    """The use of a rate, and whether the scope is paused or probing."""
+    """How much of a rate is used up, and whether the scope is paused or probing (a single job tests whether the service
+    works again)."""
     pause: Mapping[str, Any] | None = None
-    """The audit log's document of the pause in force; None: the log has no such pause, or was not read."""
+    """The audit log's record of the pause in force, such as who paused the scope and why; None: the log has no such
+    pause, or was not read."""
 
 
 class ScopeHolder(NamedTuple):
-    """A claimed job that counts in a scope. If the job cannot be read, only its id is known."""
+    """A claimed job that counts toward the limit of a scope. If the job cannot be read, only its id is known."""
 
     id: str
     worker: str | None
@@ -92,58 +96,60 @@ class ScopeHolder(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """The reason why a job does not run: the scope for which the job waits, and the job's place among the waiting
-    jobs."""
+    """The reason why a job does not run: the scope for which the job waits, and the number of jobs before it."""
 
     job: JobState
     lane: str
-    """The job's lane; empty: the job has no scopes."""
+    """The name of the job's lane, which has the waiting jobs of one priority and the same scopes; empty: the job has no
+    scopes."""
     place: str
-    """State of the lane, open or blocked; empty: the job does not wait in its lane."""
+    """State of the job's lane, open or blocked (by a full scope); empty: the job does not wait in a lane."""
     scope: str | None
     """The scope that the job waits for (``queue``: the cap of the whole queue); None: it waits for no scope."""
     limit: Limit
     """The limit of the scope that the job waits for."""
     holders: int
     shown: tuple[ScopeHolder, ...]
-    """Some of the holders of the scope that the job waits for."""
+    """Some of the running jobs that hold the scope that the job waits for."""
     resumes_ms: int | None
-    """If the scope that the job waits for is an exhausted rate: Unix ms at which the rate admits jobs again."""
+    """Unix ms at which a used-up rate admits jobs again, if the job waits for this rate."""
     ahead: int
-    """Number of jobs before the job, counted in the place that ``ahead_in`` names."""
+    """Number of jobs that wait before the job, in the lists or lanes that ``ahead_in`` names."""
     paused: bool
     ahead_in: str = ""
-    """The place in which ``ahead`` is counted. ``queue``: the lists and open lanes of the job's priority and of higher
-    priorities. ``lane``: only the job's lane, because the lane is blocked, or because the queue is fair (the place in
-    line does not decide in a fair queue). Empty: ``ahead`` is not counted."""
+    """The lists or lanes in which ``ahead`` counts jobs. ``queue``: the lists and open lanes of the job's priority and
+    of higher priorities. ``lane``: only the job's lane, because the lane is blocked, or because the queue is fair (then
+    the position in the queue does not decide). Empty: ``ahead`` is not counted."""
     ahead_at_least: bool = False
     """True if ``ahead`` is a lower bound, since not all lists and lanes were read."""
     now_ms: int | None = None
     """Redis' time at the read of the scope (Unix ms); None: no scope was read."""
     use: ScopeUse = OPEN
-    """If the job waits for a rate or a breaker: how much of the rate is in use, and whether the scope is paused or
-    probing."""
+    """How much of a rate is used up, and whether the scope is paused or probing (a single job tests whether the service
+    works again), if the job waits for a rate or a breaker."""
     pause: Mapping[str, Any] | None = None
-    """The audit log's document of the pause in force, if the scope that the job waits for is paused; None: the log has
-    no such pause, or was not read."""
+    """The audit log's record of the pause in force, if the scope that the job waits for is paused; None: the log has no
+    such pause, or was not read."""
 
 
 class ScopeReads(QueueReader):
-    """Reads the scopes of a queue: their limits, their holders and the jobs that wait for them."""
+    """Reads the scopes of a queue: their limits, their holders (running jobs) and the jobs that wait for them."""
 
     def caps(self, queue: str, limit: int, *, lanes: int = LANES_MAX) -> Plan[list[ScopeStatus]]:
-        """Return the scopes of a queue: first scopes with a limit of their own, then paused scopes and breakers with
-        failures, then keys with waiting jobs or holders, then the weights of a fair queue.
+        """Return the scopes of a queue, at most ``limit`` of them. Scopes with a limit of their own come first, then
+        paused scopes and breakers with failures, then keys with waiting or running jobs, then the weights of a fair
+        queue.
 
-        At most ``limit`` scopes are returned. Only the jobs of about ``lanes`` blocked lanes are counted as
-        ``waiting``; ``partial`` is true if a scope has more lanes. At most about ``lanes`` stored limits are read;
-        further limits are left out.
+        Only the jobs of about ``lanes`` blocked lanes (lists of jobs with the same scopes) are counted as ``waiting``;
+        ``partial`` is true if a scope has more lanes. At most about ``lanes`` stored limits are read; further limits
+        are left out.
         """
         return self.exactly(queue, _caps(self._keys(queue), limit, lanes))
 
     def standing(self, job: JobState) -> Plan[Standing]:
-        """Return why a job does not run: its lane, the scope for which it waits, the scope's holders, and the number of
-        jobs before it."""
+        """Return why a job does not run: its lane, the scope for which it waits, the jobs that hold the scope, and the
+        number of jobs before it.
+        """
         return self.exactly(job.queue, _standing(self._keys(job.queue), job))
 
 
@@ -151,8 +157,9 @@ class ScopeReads(QueueReader):
 
 
 def entries_of(queue: str, texts: Iterable[tuple[str, str | None]]) -> dict[str, CapEntry]:
-    """Return fields of the key ``caps`` as limits, by name. Missing fields are left out. Raises QueueDamaged if a text
-    is not a limit."""
+    """Return the stored limits in fields of the key ``caps``, by name. Missing fields are left out. Raises QueueDamaged
+    if a text is not a limit.
+    """
     found = {}
     for name, text in texts:
         if text is not None:
@@ -171,7 +178,7 @@ def _entry_of(entries: dict[str, CapEntry], scope: str) -> CapEntry | None:
 
 
 def _is_full(gate: CapEntry | None, running: int) -> bool:
-    """Return whether as many jobs run as the queue's own cap allows. Then no job of the queue can be claimed."""
+    """Return whether the queue's own cap is reached. Then no job of the queue can be claimed."""
     return gate is not None and gate.limit.most is not None and running >= gate.limit.most
 
 
@@ -199,8 +206,8 @@ def _caps(keys: QueueKeys, most: int, counted: int) -> Steps[list[ScopeStatus]]:
 
 
 def _limited(keys: QueueKeys, most: int, read_max: int) -> Steps[tuple[list[str], list[str]]]:
-    """Return the scopes and families that have a limit of their own, and the keys that have a weight. Each list has at
-    most ``most`` names.
+    """Return two lists: the scopes and families that have a limit of their own, and the keys that have a weight (their
+    share in a fair queue). Each list has at most ``most`` names.
 
     The read ends after about ``read_max`` stored limits. So a queue with very many weights costs little, but some names
     may be missing.
@@ -345,8 +352,9 @@ def _standing(keys: QueueKeys, job: JobState) -> Steps[Standing]:
 
 
 def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standing]:
-    """Return ``standing`` with facts about the scope for which the job waits: its limit, its holders, and the time at
-    which an exhausted rate resumes."""
+    """Return ``standing`` with data about the scope for which the job waits: its limit, the jobs that hold it, and the
+    time at which a used-up rate admits jobs again.
+    """
     names, last = (scope, family_of(scope)), HOLDERS_SHOWN - 1
     found = yield from ask(
         caps=["HMGET", keys("caps"), *names],
@@ -419,7 +427,7 @@ def _ahead(keys: QueueKeys, job: JobState, lane: str) -> Steps[tuple[int, bool]]
 
 
 def _seq(job: JobState) -> int:
-    """Return a job's number in the order of its queue."""
+    """Return a job's sequence number, which decides the order of the jobs in a queue."""
     return number_in(job.fields.get("seq")) or 0
 
 
@@ -429,8 +437,9 @@ def _rank(job: JobState) -> int:
 
 
 def _place(text: str | None) -> tuple[str, str | None]:
-    """Return the state of a lane and the scope that blocks it, from its field in the key ``lanes``: ``open ORDER`` or
-    ``blocked SCOPE ORDER``."""
+    """Return the state of a lane (open or blocked) and the scope that blocks it. They are read from the lane's field in
+    the key ``lanes``: ``open ORDER`` or ``blocked SCOPE ORDER``.
+    """
     match (text or "").split(" "):
         case ["blocked", scope, _]:
             return "blocked", scope

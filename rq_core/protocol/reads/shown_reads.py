@@ -1,4 +1,4 @@
-"""Reads what running jobs report: their progress, and the chunks of their streams."""
+"""Reads what running jobs report: their progress, and the chunks of text in their streams."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rq_core.protocol.engine.plan import Plan
 from rq_core.protocol.reads.steps import QueueReader
 
 PAGE: Final = 250
-"""Maximum number of chunks that one look reads."""
+"""Maximum number of chunks of a stream that one read returns."""
 PLACE_MAX: Final = 10**15
-"""The highest number of a chunk after which a reader may begin. No stream is that long."""
+"""The highest chunk number after which a reader may begin. No stream has this number of chunks."""
 DEAD: Final = str(State.DEAD)
 
 
@@ -41,24 +41,26 @@ class StreamPlace(NamedTuple):
     """The place in a stream up to which a reader has read."""
 
     got: int
-    """The number of the last chunk that the reader got. If the reader has got no chunk yet: the number after which the
-    reader begins."""
+    """The number of the last chunk that the reader got. Before the first chunk: the number after which the reader
+    begins."""
     upto: int
-    """The number up to which the reader has looked for chunks."""
+    """The number up to which the reader has asked Redis for chunks."""
     claim: int | None
-    """The claim of the last chunk that the reader got. None: the next chunk counts as the first of its claim."""
+    """The claim that sent the last chunk that the reader got. None: the next chunk counts as the first one of its
+    claim."""
     fence: str | None = None
-    """The newest fence that a look has found in the job's line of the key ``shown``; None: no look has found one."""
+    """The newest fence (number that identifies a claim) that the reader has found in the job's line of the key
+    ``shown``; None: no fence was found yet."""
 
 
 class StreamLook(NamedTuple):
-    """Chunks of a job's stream, from one read."""
+    """The answer to one read of a job's stream: the new chunks, and where to continue."""
 
     chunks: tuple[Chunk, ...]
     place: StreamPlace
-    """The place from which the next look reads."""
+    """The place in the stream at which the next read continues."""
     is_over: bool
-    """True if the job had ended before the look read the chunks, and the look has read the last one."""
+    """True if the stream is complete: the job had ended before its chunks were read, and the last one was read."""
     is_gone: bool
     """True if Redis has no such job."""
     last: int
@@ -88,7 +90,7 @@ class ShownReads(QueueReader):
         return None if found is None else found.progress
 
     def stream(self, queue: str, job_id: str, place: StreamPlace) -> Plan[StreamLook]:
-        """Return the chunks after a place, at most PAGE of them."""
+        """Return the chunks of a job's stream after a place, at most PAGE of them."""
         keys = self._keys(queue)
 
         def page(first: int) -> list[str]:
@@ -129,10 +131,10 @@ def _state_of(line: str | None, size: int) -> str | None:
 
 
 def _where_numbers_go_on(place: StreamPlace, text: str | None) -> StreamPlace:
-    """Return the place from which the reader continues. ``text`` is the job's field in the key ``shown``.
+    """Return the place in a stream at which a reader continues. ``text`` is the job's field in the key ``shown``.
 
     If a failover lost chunks, or another job with this id began a stream, new chunks may have numbers that the reader
-    has already passed. Then the place is set back.
+    has already passed. Then the returned place is earlier than ``place``.
     """
     found = read_shown(text)
     if place.fence is None:
@@ -155,7 +157,7 @@ def _instant(fence: str) -> tuple[int, int]:
 
 
 def _with_gaps(first: int, fields: Sequence[str | None], place: StreamPlace) -> Iterator[Chunk]:
-    """Yield the chunks that Redis has. Each chunk has the number of missing chunks directly before it."""
+    """Yield the chunks of a stream that Redis has. Each chunk says how many chunks are missing directly before it."""
     before, claim = place.got, place.claim
     for number, field in enumerate(fields, first):
         chunk = read_chunk(number, field)

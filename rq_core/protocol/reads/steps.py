@@ -1,6 +1,7 @@
-"""Reads of queues, written as generators of steps. A read of many queues takes as many round trips as a read of one.
+"""Reads of queues, written as generators of steps. A read of many queues takes as many round trips as a read of one
+queue.
 
-In each step, the generator yields the commands of one round trip, and is sent the replies. At the end it returns the
+In each step, the generator yields the commands of one round trip, and receives the replies. At the end it returns the
 result. :meth:`QueueReader.exactly` carries out one read, and :meth:`QueueReader.side_by_side` several reads at once.
 """
 
@@ -26,7 +27,7 @@ Command = list[Any]
 Steps = Generator[list[Command], list[Any], T]
 
 TOGETHER_MAX: Final = 1_000
-"""Maximum number of commands in one round trip of a read of one queue."""
+"""Maximum number of commands that the read of one queue sends in one round trip."""
 WHY_MAX: Final = 300
 """Maximum number of characters of the reason why a queue cannot be read."""
 
@@ -56,7 +57,9 @@ def time_ms(reply: Sequence[str]) -> int:
 
 
 def run_steps(delivery: Delivery, queue: str, steps: Steps[T]) -> Plan[T]:
-    """Carry out one read of a queue. Raises ServerUnavailable, ServerUnsuitable or QueueDamaged."""
+    """Carry out one read of a queue: send the commands that ``steps`` yields. Raises ServerUnavailable,
+    ServerUnsuitable or QueueDamaged.
+    """
     replies: list[Any] | None = None
     while True:
         try:
@@ -107,8 +110,8 @@ class _Contained(Generic[T]):
         self.asks: list[Command] | None = []
         """The commands whose answers the read waits for; None: the read has ended."""
         self.found: list[T] = []
-        """The value that the read has returned, as the only item. The list is empty while the read goes on, and after
-        an error."""
+        """The returned value of the read, as the only item. The list is empty while the read goes on, and after an
+        error."""
         self.why: str | None = None
         """The reason why the queue could not be read; None without an error."""
         self.take(None)
@@ -133,23 +136,24 @@ class _Contained(Generic[T]):
 
 
 def _keys_in(command: Command) -> str:
-    """Return the keys of a command as text. If the command runs a program of ``lua/plain``, the keys come after the
-    program's text and their number."""
+    """Return the keys of a command as text, for an error message."""
     return " or ".join(command[3 : 3 + command[2]] if command[0] == "EVAL_RO" else command[1:2])
 
 
 def _fit(text: str) -> str:
-    """Return a text as one printable line, shortened to about WHY_MAX characters."""
+    """Return an error message as one printable line, shortened to about WHY_MAX characters."""
     return printable(" ".join(shorten(text, WHY_MAX).split()))
 
 
 # The state lines of many jobs, without their arguments.
 
 PAGE: Final = 500
-"""Maximum number of jobs in one command: a server reads this number of values of ``jobs`` in about a millisecond."""
+"""Maximum number of jobs that one command reads. A server reads this number of values of the key ``jobs`` in about a
+millisecond."""
 
 LONG: Final = 4096
-"""Length in bytes from which a value in ``jobs`` is long. A job with a long value always has a line in ``state``."""
+"""Length in bytes from which a value in the key ``jobs`` is long. A job with a long value always has a line in the key
+``state``."""
 
 _ERRORS_PAGE: Final = 20
 """Maximum number of jobs whose errors one command reads. Redis reads each job's value as a whole, and other clients
@@ -157,7 +161,9 @@ wait meanwhile."""
 
 
 def lines_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[str | None]]:
-    """Return the state lines of any number of jobs, in order; None for a job that Redis does not have."""
+    """Read the state lines of any number of jobs, in order; None for a job that Redis does not have. A state line is
+    the text in the key ``state`` with a job's state and counters.
+    """
     lines: list[str | None] = []
     program = plain_text("lines", LINE_MAX=LINE_MAX, TOO_LONG=TOO_LONG, VALUE_MAX=LONG)
     for at in range(0, len(ids), PAGE):
@@ -168,7 +174,9 @@ def lines_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[str | None]]:
 
 
 def jobs_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[tuple[list[JobState], list[str]]]:
-    """Return the states of those jobs that Redis has, and a message for each job that cannot be read."""
+    """Read the states of jobs. Returns the states of those jobs that Redis has, and a message for each job that cannot
+    be read.
+    """
     lines = yield from lines_of(keys, ids)
     return read_state_lines(keys.queue, zip(ids, lines, strict=True))
 
@@ -199,6 +207,7 @@ def errors_of(keys: QueueKeys, ids: Sequence[str]) -> Steps[list[JobError | None
 
 
 def read_lines(delivery: Delivery, keys: QueueKeys, ids: Sequence[str]) -> Plan[list[str | None]]:
-    """Carry out ``lines_of``. Returns the state lines of these jobs, in order; None for a job that Redis does not
-    have."""
+    """Carry out ``lines_of``: return the state lines of these jobs, in order; None for a job that Redis does not
+    have.
+    """
     return run_steps(delivery, keys.queue, lines_of(keys, ids))

@@ -17,19 +17,19 @@ from rq_core.errors import RqCoreError
 from rq_core.protocol.reads.result_reads import Found
 
 UNHEARD_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0)
-"""Pauses in seconds between polls of a job, if no message will come when the job ends. Each pause is used once; then
+"""Pauses in seconds between polls of a job, if no message will report the end of the job. Each pause is used once; then
 the last pause is repeated."""
 HEARD_S: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
-"""Pauses in seconds between polls of a job, if a message will come when the job ends. These polls find the end of the
-job if the message was lost."""
+"""Pauses in seconds between polls of a job, if a message will report the end of the job. The polls are needed in case
+the message is lost."""
 TOGETHER_S: Final = 0.02
 """Polls that are due within this number of seconds are made together."""
 TOGETHER_MAX: Final = 2_500
 """Maximum number of waits in one round of polls. The waits of a round get their results when the round is over. Without
-this bound, the first of very many clients would get their results only after the last poll."""
+this limit, the first of very many clients would get its result only after the last poll."""
 GRAINS: Final = 10
-"""A pause is divided into this number of equal parts. If a message will report the end of a job, the job's polls are
-due at multiples of such a part. Then many waits share a poll."""
+"""Number of equal parts into which a pause between polls is divided. If a message will report the end of a job, the
+job's polls are due at multiples of one part. So many waits share a poll."""
 
 
 class Nothing(Enum):
@@ -39,11 +39,11 @@ class Nothing(Enum):
 
 
 Told = Found | Nothing | RqCoreError
-"""The result of a wait. It is an error if the last poll of the job failed."""
+"""The result of a wait for a job. It is an error if the last poll of the job failed."""
 
 
 class JobWait:
-    """One wait for one job. The function ``tell`` is called once, with the wait's result."""
+    """One client's wait for one job. The function ``tell`` is called once, with the wait's result."""
 
     __slots__ = ("deadline", "hearing", "id", "looks", "over", "place", "queue", "tell", "trouble")
 
@@ -62,10 +62,10 @@ class JobWait:
         self.trouble: RqCoreError | None = None
         """The error of the last poll; None if that poll did not fail."""
         self.place = 0
-        """The number of the wait's place in the queue of polls; 0: it has no place."""
+        """The number of the wait's entry in the queue of polls; 0: it has no entry."""
         self.hearing: object | None = None
-        """The subscription that existed when the last poll found the job alive. None: there was no subscription, or a
-        message about the job has arrived after that poll."""
+        """The subscription to messages about ended jobs that existed when the last poll found the job alive. None:
+        there was no subscription, or a message about the job has arrived after that poll."""
 
     def end(self, told: Told) -> None:
         """Call ``tell`` with the wait's result, unless the wait is already over."""
@@ -79,8 +79,8 @@ class Waits:
 
     def __init__(self) -> None:
         self._line: list[tuple[float, int, JobWait]] = []
-        """The queue of polls, a heap of (time of the poll, number of the place, wait). An entry no longer counts if the
-        wait has got another place."""
+        """The queue of polls: a heap of (time of the poll, number of the entry, wait). An entry is ignored if the wait
+        has got a newer entry."""
         self._number = itertools.count(1)
         self._by_job: defaultdict[str, dict[str, list[JobWait]]] = defaultdict(dict)
 
@@ -135,7 +135,8 @@ class Waits:
         began: float,
         hearing: object | None = None,
     ) -> None:
-        """Record the result of a poll that began at ``began``. Then plan the next poll, or end the wait.
+        """Record the result of a poll of one job. The poll began at ``began``. Then plan the next poll, or end the
+        wait.
 
         ``found`` is the result for a job that is not alive. Without it, the job is alive or the poll failed; after a
         failure, ``wait.trouble`` has the error. ``hearing`` is the subscription that will report the job's end, if

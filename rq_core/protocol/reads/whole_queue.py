@@ -22,9 +22,9 @@ from rq_core.protocol.reads.steps import Command, QueueReader
 AT_ONCE_MAX: Final = 2_000
 """Maximum number of members, of all keys of a queue together, that one transaction reads."""
 PAGE: Final = 250
-"""Maximum number of members that are asked for in one page. Redis may return more of them."""
+"""Maximum number of members of a key that one page asks for. Redis may return more of them."""
 PAGE_FIRST: Final = 25
-"""Number of members that are asked for in a key's first page, which shows how large the members are."""
+"""Number of members that the first page of a key asks for. This page shows how large the members are."""
 PAGE_BYTES: Final = 256 * 1024
 """Approximate upper bound of the bytes of a page."""
 _SIZE: Final = {"hash": "HLEN", "list": "LLEN", "zset": "ZCARD", "stream": "XLEN"}
@@ -122,8 +122,8 @@ class WholeReads(QueueReader):
     def members(
         self, queue: str, members: Iterable[tuple[str, str]]
     ) -> Plan[dict[tuple[str, str], str]]:
-        """Read single members of keys at one moment. A member is given as (key, member), as in
-        :class:`rq_core.doctor.Edit`. Returns the values of the members; an empty text for a missing member.
+        """Read single members of keys at one moment. A member is given as (key, member). Returns the values of the
+        members; an empty text for a missing member.
 
         Keys whose members have no names, such as lists, are left out.
         """

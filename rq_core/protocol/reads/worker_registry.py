@@ -21,17 +21,18 @@ from rq_core.scripts.plain import plain_text
 SILENT_MS: Final = 30_000
 """Ms without a report after which a worker counts as gone: three times TELL_EVERY_S."""
 TELL_EVERY_S: Final = 10.0
-"""Seconds between two reports of a worker."""
+"""Seconds between two reports of a worker that it is alive."""
 SWEEP_AFTER_MS: Final = 3_600_000
-"""Ms for which a row stays if the worker has ended without removing the row."""
+"""Ms for which the row of a vanished worker stays in the key ``workers``."""
 WORD_MAX: Final = 256
-"""Maximum number of characters of each text in a row: the host, the version, the code, and the name of each queue."""
+"""Maximum number of characters of each text in a worker's row: the host, the version, the code, and the name of each
+queue."""
 WORKERS_MAX: Final = 1_000
 """Approximate number of a queue's workers that are read."""
 
 _CODE: Final = "code|"
-"""The prefix of some fields of the key ``workers``. Such a field has the names of the tasks that workers with the same
-code have. No worker's name can contain ``|``."""
+"""The prefix of those fields of the key ``workers`` that list task names. Such a field has the names of the tasks of
+all workers with the same code. No worker's name can contain ``|``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +88,9 @@ class KnownTasks(NamedTuple):
 def announce(
     prefix: str, worker: str, says: Presence, queues: Iterable[str], tasks: Iterable[str]
 ) -> Plan[None]:
-    """Write a worker's row and the names of its ``tasks`` into these queues. Errors are ignored, because the worker
-    calls this function again."""
+    """Report to Redis that a worker is alive: write its row and the names of its ``tasks`` for these queues. Errors are
+    ignored, because the worker calls this function again.
+    """
     row = json.dumps(asdict(says), separators=(",", ":"))
     code = _CODE + says.code, json.dumps(sorted(tasks), separators=(",", ":"))
     program = plain_text("tell")
@@ -143,8 +145,9 @@ def rows_of(rows: Mapping[str, str], now_ms: int) -> tuple[PresentWorker, ...]:
 def known_tasks(
     rows: Mapping[str, str], workers: Iterable[PresentWorker], *, whole: bool
 ) -> KnownTasks:
-    """Return the tasks of those ``workers`` that are not gone. ``whole`` is true if ``rows`` has all rows of the
-    queue."""
+    """Return the tasks of those ``workers`` that are not gone. ``rows`` are fields of the key ``workers``; ``whole`` is
+    true if they are all its fields.
+    """
     present = [each for each in workers if not each.gone]
     tasks: set[str] = set()
     for code in {each.says.code for each in present}:
