@@ -1,7 +1,9 @@
-"""One worker: an asyncio loop that claims jobs and settles claims, with one round trip for both in each turn.
+"""One worker: an asyncio loop that claims jobs and settles claims (reports how they ended). One *turn* does both in one
+round trip.
 
-A turn sends the settlements of all jobs that ended since the last turn, and a claim for the free places. At low load a
-turn settles one job; under load it settles many. The worker claims no more jobs than it can start at once.
+A turn sends the settlements of all jobs that ended since the last turn, and a claim for the free *places*. A place lets
+one handler run. At low load a turn settles one job; under load it settles many. The worker claims no more jobs than it
+can start at once.
 
 Turns overlap with handlers. A claim asks for at most half of the worker's places, or for all places if the worker has
 fewer than 16. When the claimed jobs arrive, the worker sends the next turn before it starts the handlers of these jobs.
@@ -17,11 +19,11 @@ The modules, in the order in which a job passes through them:
 - ``batch_places``: the places of a worker that has batch tasks.
 - ``turns``: the round trip that claims and settles.
 - ``child_ends``: sends signals to the parents of children that have ended.
-- ``settlement``: how a claim ended in this worker.
-- ``held_jobs``: starts handlers, and runs jobs that have lost a worker one at a time.
+- ``settlement``: the reports of how claims ended in this worker.
+- ``held_jobs``: starts handlers, and runs one at a time the jobs whose earlier worker vanished.
 - ``execution/``: runs each job on the loop, in threads or in a process, within its timeout.
 - ``liveness/``: extends leases, and reports that the worker is alive.
-- ``ticker``: computes the instants of schedules that are due.
+- ``ticker``: computes when due schedules run next.
 - ``dead_hooks``: enqueues the hooks of jobs that died.
 
 The worker itself:

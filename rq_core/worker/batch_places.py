@@ -1,4 +1,5 @@
-"""The places of a worker that has batch tasks, and the arrival of jobs there. One place runs one batch.
+"""The places of a worker that has batch tasks. A place lets one handler run: for a batch task, one place runs one
+batch.
 
 Jobs that wait for their batch to begin share places: a whole batch of them takes one place. So for each free place, a
 worker claims up to the number of jobs in a batch.
@@ -38,7 +39,7 @@ def batch_sizes(app: App) -> dict[str, int]:
 
 
 def jobs_at_once(app: App, options: WorkerOptions) -> int:
-    """Return the maximum number of jobs that a worker may hold at once.
+    """Return the maximum number of jobs that a worker may hold at once, running or waiting for their batch.
 
     The number is at most ROWS_MAX, or ``concurrency`` if that is higher. A supervisor reserves memory for this number
     of leases.
@@ -49,23 +50,31 @@ def jobs_at_once(app: App, options: WorkerOptions) -> int:
 
 
 class BatchShares(Shares):
-    """Divides places between queues. A whole batch of jobs takes one place."""
+    """Divides a worker's places between queues by weight. A place lets one handler run. A whole batch of jobs takes one
+    place.
+    """
 
     def __init__(self, options: WorkerOptions, sizes: Mapping[str, int]) -> None:
         super().__init__(options.weights, alone=len(options.queues) == 1)
         self._sizes = sizes
 
     def take(self, queue: str, places: float) -> None:
-        """Advance the virtual clock of a queue. For the queue of a batch task, ``places`` is a number of jobs."""
+        """Record that a queue has received places, so that other queues are next: advance the queue's virtual clock.
+        For the queue of a batch task, ``places`` is a number of jobs.
+        """
         super().take(queue, places / self._sizes.get(queue, 1))
 
     def refund(self, queue: str, places: float) -> None:
-        """Set the virtual clock of a queue back. For the queue of a batch task, ``places`` is a number of jobs."""
+        """Record that a queue did not use the places that it had received: set its virtual clock back. For the queue of
+        a batch task, ``places`` is a number of jobs.
+        """
         super().refund(queue, places / self._sizes.get(queue, 1))
 
 
 class BatchCapacity(Capacity):
-    """The places of a worker that has batch tasks. A whole batch of jobs takes one place."""
+    """Counts the places of a worker that has batch tasks. A place lets one handler run. A whole batch of jobs takes one
+    place.
+    """
 
     def __init__(self, options: WorkerOptions, sizes: Mapping[str, int]) -> None:
         super().__init__(options)
@@ -73,14 +82,16 @@ class BatchCapacity(Capacity):
         self.shares = BatchShares(options, sizes)
         self.on_reserve = self._reserved
         self._waiting = dict.fromkeys(sizes, 0)
-        """Queue → number of its waiting jobs: jobs that have arrived but not begun, and jobs that a claim under way may
-        bring."""
+        """Queue → number of its waiting jobs: jobs that have arrived but not begun, and jobs that an unanswered claim
+        may bring."""
         self._shared = 0
         """Number of taken places that the jobs in ``_waiting`` share."""
         self._kept_for_batches = 0
 
     def hold(self, queue: str, jobs: int) -> None:
-        """Add this number of waiting jobs to a batch task's queue. A negative number removes jobs."""
+        """Count this number of further jobs of a batch task's queue that wait for their batch to begin. A negative
+        number removes jobs.
+        """
         size = self.sizes[queue]
         before = -(-self._waiting[queue] // size)
         self._waiting[queue] += jobs
@@ -95,26 +106,31 @@ class BatchCapacity(Capacity):
             self.hold(queue, jobs)
 
     def _room(self, queue: str) -> int:
-        """Return how many more jobs of the queue fit into the places that its waiting jobs already take."""
+        """Return how many more jobs of the queue can wait without taking another place. Waiting jobs share places: a
+        whole batch takes one place.
+        """
         return -self._waiting[queue] % self.sizes[queue]
 
     def busy(self) -> int:
-        """Return how many places have a job. Places of jobs that wait for their batch to begin do not count."""
+        """Return how many places run a handler. Places of jobs that wait for their batch to begin do not count."""
         return self.taken - self._shared - (self.kept - self._kept_for_batches)
 
     def full(self) -> bool:
-        """Return whether no place is free, and no batch task has room in the places of its waiting jobs."""
+        """Return whether the worker can take no further job: no place is free, and the waiting jobs of each batch task
+        fill the places that they share.
+        """
         return super().full() and not any(map(self._room, self.sizes))
 
     def has_room(self, queue: str) -> bool:
-        """Return whether the queue's waiting jobs leave room for another job in their places."""
+        """Return whether another job of the queue can wait in a place that the queue's waiting jobs already share."""
         return queue in self.sizes and self._room(queue) > 0
 
     def claims(
         self, group: QueueGroup, groups: QueueGroups, most: float
     ) -> list[tuple[WatchedQueue, int]]:
-        """Return the (queue, number of jobs) pairs to claim now. A place for a batch task counts as a whole batch of
-        jobs."""
+        """Return the claims to send now, as (queue, number of jobs) pairs. For a batch task, one free place counts as a
+        whole batch of jobs.
+        """
         places = {queue.name: n for queue, n in super().claims(group, groups, most)}
         found = []
         for name, queue in group.queues.items():
@@ -129,17 +145,19 @@ class BatchCapacity(Capacity):
         return found
 
     def only_waits(self) -> bool:
-        """Return whether waiting jobs of batch tasks take all places and fill them, and no claim is under way."""
+        """Return whether the worker is full of jobs that wait for their batch to begin: they fill all places, and no
+        claim is under way.
+        """
         return self.taken == self._shared and not self.kept and self.full()
 
     # For the executor.
 
     def may_begin(self) -> bool:
-        """Return whether there is a place without a handler."""
+        """Return whether another handler may begin: fewer handlers run than the worker has places."""
         return self.taken - self._shared < self.most
 
     def begin(self, queue: str, jobs: int) -> None:
-        """Take a place for a handler that begins with this number of waiting jobs."""
+        """Take a place for a handler that begins. It runs this number of jobs that have waited until now."""
         self.hold(queue, -jobs)
         self.taken += 1
 
@@ -170,8 +188,9 @@ class BatchHandlers(Handlers):
         lifetime.on_over = self._over
 
     def _over(self) -> None:
-        """Handle the end of claiming. A retired worker begins its unfilled batches; a stopping worker gives their jobs
-        back."""
+        """Handle the end of claiming. A retiring worker begins its incomplete batches; a stopping worker gives their
+        jobs back.
+        """
         self._on_over()
         if self._lifetime.retired and not self._lifetime.stops:
             self.executor.close_all()
@@ -179,8 +198,8 @@ class BatchHandlers(Handlers):
             self.executor.give_back_all()
 
     def arrive(self, claim: Claim, since: float) -> None:
-        """Accept a claimed job, as Handlers does. A job of a batch task's queue then shares a place with the waiting
-        jobs of that queue.
+        """Accept a claimed job, and keep it until it can start. A job of a batch task's queue shares a place with the
+        waiting jobs of this queue.
         """
         super().arrive(claim, since)
         if claim.queue in self._places.sizes:
@@ -188,7 +207,7 @@ class BatchHandlers(Handlers):
             self._places.hold(claim.queue, 1)
 
     def begin_arrived(self) -> None:
-        """Start all jobs that have arrived. Begin unfilled batches if no further job can arrive."""
+        """Start all jobs that have arrived. Begin incomplete batches if no further job can arrive."""
         self.executor.linger_max = self.leases.interval
         super().begin_arrived()
         prepared, self._prepared = self._prepared, []

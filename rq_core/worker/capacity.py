@@ -1,4 +1,6 @@
-"""A worker's places for handlers: how many are free, and how they are divided between its queues."""
+"""A worker's places: how many are free, and how they are divided between the worker's queues. A place lets one handler
+run.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ from rq_core.worker.queue_group import QueueGroup, QueueGroups
 from rq_core.worker.wakeups import WatchedQueue
 
 CLAIM_MAX: Final = 250
-"""Maximum number of jobs in one claim, so that no claim blocks Redis for other clients for long; the next turn claims
-more."""
+"""Maximum number of jobs in one claim, so that no claim blocks Redis for other clients for long. The next round trip
+claims more."""
 HALVES_MIN: Final = 16
-"""Number of places from which on a worker's claims ask for only half of the places. A worker with fewer places would
-make twice as many calls, and these calls would cost Redis more than the worker gains."""
+"""Number of places (handlers that may run at once) from which on one claim asks for at most half of them. A worker with
+fewer places would make twice as many calls, and these calls would cost Redis more than the worker gains."""
 LEND_AFTER_S: Final = 0.5
-"""Seconds after which a claim without an answer lends its reserved places to other groups."""
+"""Seconds after which the places that are reserved for an unanswered claim may be used for queues on other shards."""
 
 
 class Capacity:
@@ -31,42 +33,46 @@ class Capacity:
     def __init__(self, options: WorkerOptions) -> None:
         self.most = options.concurrency
         self.turns = 2 if self.most >= HALVES_MIN else 1
-        """Maximum number of turns of a group that are under way at once. With two turns, one of them brings jobs for
-        half of the places while Redis works on the turn for the other half."""
+        """Maximum number of turns (round trips that claim and settle) of a group of queues that are under way at once.
+        With two turns, one of them brings jobs for half of the places while Redis works on the other."""
         self.taken = 0
         self.kept = 0
-        """Number of the taken places that are reserved for claims under way."""
+        """Number of places that are reserved for claims under way. They are part of ``taken``."""
         self.on_reserve: Callable[[str, int], None] | None = None
-        """Called whenever the reserved places of a queue change, with the queue and the change. None: the worker has no
-        batch tasks. (The places of a batch task's queue are counted in jobs here.)"""
+        """A function that is called whenever places are reserved for a claim of a queue, or released. Its arguments are
+        the queue and the change; for a batch task's queue, the change is a number of jobs. None: the worker has no
+        batch tasks."""
         self.shares = Shares(options.weights, alone=len(options.queues) == 1)
 
     def full(self) -> bool:
-        """Return whether no place is free."""
+        """Return whether no place is free, so that no further handler can start."""
         return self.taken >= self.most
 
     def busy(self) -> int:
-        """Return how many places have a job."""
+        """Return how many places are used by jobs. Places that are reserved for claims do not count."""
         return self.taken - self.kept
 
     def for_one_claim(self) -> int:
-        """Return how many free places one claim may ask for. In a worker with at least HALVES_MIN places, the number is
-        at most half of all places, so that a burst of jobs also reaches other idle workers.
+        """Return the maximum number of jobs for one claim, as far as places are free. In a worker with at least
+        HALVES_MIN places, the number is at most half of all places, so that a burst of jobs also reaches other idle
+        workers.
         """
         free = self.most - self.taken
         return min(free, -(-self.most // 2)) if self.most >= HALVES_MIN else free
 
     def has_room(self, queue: str) -> bool:  # noqa: ARG002 - batches have room in a place that is taken
-        """Return whether a worker without a free place can take another job of this queue. Only batch tasks have such
-        room."""
+        """Return whether a worker without a free place can take another job of this queue. Only the jobs of batch tasks
+        share places.
+        """
         return False
 
     def claims(
         self, group: QueueGroup, groups: QueueGroups, most: float
     ) -> list[tuple[WatchedQueue, int]]:
-        """Return the (queue, number of jobs) pairs to claim now from a group, with at most ``most`` jobs in all.
+        """Return the claims to send now for a group of queues, as (queue, number of jobs) pairs, with at most ``most``
+        jobs in all. A group is the queues whose calls are sent together.
 
-        If no place is free, the number is 0: the call then only ends expired leases and promotes due jobs.
+        If no place is free, the number is 0: the call then only ends expired leases and makes due jobs ready.
         """
         mine = [queue for queue in group.queues.values() if queue.promising]
         if not mine:
@@ -86,11 +92,11 @@ class Capacity:
         return [(queue, min(n, CLAIM_MAX)) for queue in mine if (n := shares[queue.name]) > 0]
 
     def reserve(self, queue: str, places: int, groups: QueueGroups) -> Callable[[], None]:
-        """Reserve places for a claim of a queue. Return the function that releases them.
+        """Reserve places for the jobs of a claim. Return the function that releases the places.
 
-        If there are several groups, a claim without an answer after LEND_AFTER_S releases its places to the other
-        groups. So an outage of one shard does not occupy the worker. If the claim still brings jobs, and no place is
-        free, the worker gives the jobs back.
+        In a cluster, the calls to each queue are sent separately. If a claim has no answer after LEND_AFTER_S, its
+        places may be used for the other groups. So an outage of one shard does not occupy the worker. If the claim
+        still brings jobs, and no place is free, the worker gives the jobs back.
         """
         self.taken += places
         self.kept += places
@@ -130,7 +136,7 @@ class Capacity:
 
 
 class Shares:
-    """Divides places between queues by weight.
+    """Divides a worker's free places between queues by weight. A place lets one handler run.
 
     Each queue has a virtual clock, and the queue with the lowest clock gets the next place. A place advances the clock
     by 1/weight.
@@ -142,12 +148,11 @@ class Shares:
         self._alone = alone
         self._clocks: dict[str, float] = {}
         self._now = 0.0
-        """The lowest of the queues' virtual clocks when places were last divided."""
+        """The lowest virtual clock of a queue when places were last divided."""
 
     def divide(self, places: int, queues: Sequence[str]) -> dict[str, int]:
-        """Return how many of ``places`` each queue would receive now, if all these queues had jobs.
-
-        The virtual clocks do not change.
+        """Return how many of the free ``places`` each queue would receive now, if all these queues had jobs. Nothing is
+        recorded.
         """
         if self._alone:
             return dict.fromkeys(queues, places)
@@ -165,12 +170,12 @@ class Shares:
         return given
 
     def take(self, queue: str, places: float) -> None:
-        """Advance the virtual clock of a queue, for places that the queue received."""
+        """Record that a queue has received places, so that other queues are next: advance the queue's virtual clock."""
         if not self._alone:
             self._clocks[queue] = self._clock(queue) + places / self._weight(queue)
 
     def refund(self, queue: str, places: float) -> None:
-        """Set the virtual clock of a queue back, for places that the queue did not use."""
+        """Record that a queue did not use places that it had received: set the queue's virtual clock back."""
         if not self._alone:
             self._clocks[queue] = self._clocks.get(queue, self._now) - places / self._weight(queue)
 

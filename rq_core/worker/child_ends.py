@@ -1,6 +1,7 @@
-"""Sends signals to the parents of ended children, and cancels the children of cancelled parents.
+"""Sends signals to durable jobs whose children have ended, and cancels the children of cancelled jobs. A child is a job
+that a durable job, its parent, has enqueued and waits for.
 
-A parent that gets the signal reads at once how its child ended.
+When the parent gets the signal, it reads how its child ended.
 """
 
 from __future__ import annotations
@@ -28,15 +29,17 @@ log = logging.getLogger(__package__)
 
 _MARK: Final = f'"{PARENT_HEADER}":'
 _KEPT: Final = '{"keep":'
-"""The beginning of the JSON of a job whose result is kept. The result of every child is kept."""
+"""The text with which the JSON of a job begins if its result is kept. The result of every child is kept."""
 _KEPT_LENGTH: Final = len(_KEPT)
 _VALUE: Final = "null"
 WHY: Final = ORPHANED
-"""The reason that the log shows if a worker has cancelled children."""
+"""The reason that the audit log shows for children that a worker has cancelled."""
 
 
 def parent_of_claim(claim: Claim) -> Parent | None:
-    """Return the parent that waits for the end of a claim's job, with the name of its wait; None: no parent waits."""
+    """Return the parent of a claimed job: the durable job that waits for the job's end. The name of this wait is part
+    of the result. None: no job waits.
+    """
     if not claim.spec.startswith(_KEPT) or _MARK not in claim.spec:
         return None
     try:
@@ -47,10 +50,11 @@ def parent_of_claim(claim: Claim) -> Parent | None:
 
 
 def parents_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> list[Parent]:
-    """Return the parents whose children these settlements have ended.
+    """Return the parents of those jobs that these settlements have ended. A parent is a durable job that waits for the
+    end of its child.
 
-    The headers of the jobs name the parents. A header that does not describe its job as a child names no parent.
-    ``outcomes``: job id → the script's answer, except for successes.
+    The header of a job names its parent. An invalid header names no parent. ``outcomes``: job id → the answer of Redis
+    to the settlement; successes are left out.
     """
     found: list[Parent] = []
     for each in settled:
@@ -65,10 +69,10 @@ def parents_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> li
 
 
 def last_of_maps(parents: Iterable[Parent]) -> list[Parent]:
-    """Return the parents that get a signal, for children that ended in one call.
+    """Return the parents that must get a signal. The children of ``parents`` ended in one call.
 
-    If several of these children belong to one ``map``, the parent gets one signal, for the last of them: the parent
-    waits for the map's last child that is alive.
+    If several of the children belong to one ``map`` of a parent, the parent gets only one signal, for the last child: a
+    parent waits for the last child of the map that is alive.
     """
     found: dict[tuple[str, str, str, int], tuple[int, Parent]] = {}
     for parent in parents:
@@ -82,7 +86,7 @@ def last_of_maps(parents: Iterable[Parent]) -> list[Parent]:
 
 
 def calls_for(parents: Iterable[Parent], by: str) -> list[Call[Any]]:
-    """Return the calls that send signals to these parents. The parents' children must have ended in one call."""
+    """Return the Redis calls that send signals to these parents: their children have ended, all in one call."""
     return _signals(last_of_maps(parents), by)
 
 
@@ -99,7 +103,7 @@ def _signals(parents: Iterable[Parent], by: str) -> list[Call[Any]]:
 
 
 def orphans_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return queue → ids of the children of jobs that ended as cancelled.
+    """Return queue → ids of the children of those jobs that ended as cancelled. The worker must cancel these children.
 
     Some of these children may not exist: the job may have been cancelled before it enqueued them.
     """
@@ -112,11 +116,13 @@ def orphans_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> di
 
 
 REFUSED: Final = frozenset({"gone", "stale"})
-"""The answers of Redis to a settlement whose claim is not in force."""
+"""The answers of Redis to the settlement of a claim that is no longer in force."""
 
 
 class SignalsBehind(NamedTuple):
-    """Signals to the parents of ended children, sent behind the calls that end the children."""
+    """Signals to the parents of ended children. They are sent in the same round trip as the calls that end the
+    children, after these calls.
+    """
 
     calls: Sequence[Call[Any]]
     children: Collection[str]
@@ -127,8 +133,9 @@ NO_SIGNALS: Final = SignalsBehind((), ())
 
 
 class ChildEnds:
-    """Sends signals to the parents of ended children, and cancels the children of cancelled parents, beside the
-    worker's turns."""
+    """Sends signals to the parents of ended children, and cancels the children of cancelled parents, while the worker
+    goes on to claim and settle.
+    """
 
     def __init__(self, client: Any, worker: str) -> None:
         self._client = client
@@ -136,11 +143,11 @@ class ChildEnds:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def signals_behind(self, calls: Iterable[Sequence[Settlement]]) -> SignalsBehind:
-        """Return the calls that send signals to the parents of the jobs that succeeded.
+        """Return the Redis calls that send signals to the parents of the jobs that succeeded.
 
-        The calls must reach Redis behind the calls that settle the successes. ``calls`` has, for each of those calls,
-        the settlements that it sends. If Redis refuses to settle a success, the signal still wakes the parent, which
-        then waits again.
+        The calls must reach Redis after the calls that settle the successes. ``calls`` has, for each of those settling
+        calls, its settlements. If Redis refuses to settle a success, the signal still wakes the parent, which then
+        waits again.
         """
         if self._client.one_slot:
             # The parent may be on another shard, which may carry out the signal first.
@@ -165,9 +172,9 @@ class ChildEnds:
         outcomes: Mapping[str, str],
         signalled: Collection[str] = (),
     ) -> None:
-        """Start tasks for the jobs that these settlements ended. Does not block.
+        """Start asyncio tasks for the parents and children of the jobs that these settlements ended. Does not block.
 
-        One asyncio task sends signals to the parents of these jobs. Another cancels the children of cancelled jobs.
+        One task sends signals to the parents of these jobs. Another task cancels the children of cancelled jobs.
         ``signalled``: ids of jobs whose parents have already got signals. All the settlements must have been sent in
         one call.
         """

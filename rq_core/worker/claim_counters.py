@@ -1,9 +1,10 @@
-"""Counts the claims that a worker process ended, by outcome. The counts are in memory that its supervisor shares.
+"""Counts the claims that a worker process ended, by outcome. The worker shares the memory of the counts with its
+supervisor.
 
 The counts outlive the process. Each process writes a table of its own, so no lock is needed: a number is one aligned
-double, written by one thread. A row belongs to a queue and a task. Once all rows are taken, claims without a row are
-counted under OTHER. The numbers of the whole process (:class:`Vitals`) are at the beginning of the table, before the
-rows.
+double, written by one thread. A row of the table has the counts of one queue and one task. Once all rows are taken,
+claims without a row are counted under OTHER. The numbers of the whole process (:class:`Vitals`) are at the beginning of
+the table, before the rows.
 
 A handler in native code may overwrite the table, and a process may be killed while it writes. So a reader replaces
 impossible numbers by 0: no content of a table can stop the supervisor.
@@ -24,9 +25,10 @@ from rq_core.worker.settlement import NOT_RUN, Settlement
 BOUNDS_S: Final = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0, 7_200.0,
 )  # fmt: skip
-"""Upper bounds of the buckets of waits and run times, in seconds; one more bucket is for longer times."""
+"""Upper bounds of the histogram buckets of waits and run times, in seconds. One more bucket counts longer times."""
 OUTCOMES: Final = ("succeeded", "retried", "died", "cancelled", "rolled_back", "refused", "parked")
-"""The possible ends of a claim that a worker settles. ``refused``: the claim was no longer in force."""
+"""The outcomes by which a worker's claims are counted. ``refused``: Redis refused the settlement, because the claim was
+no longer in force."""
 ROWS_MAX: Final = 256
 OTHER: Final = "(other)"
 """The queue and task of the row that counts all other claims, once ROWS_MAX - 1 rows are taken."""
@@ -63,7 +65,7 @@ _PLACE: Final[dict[tuple[str, str | None], int]] = {
     **{("park", to): OUTCOMES.index("parked") for to in ("ready", "parked")},
     **{("rollback", to): OUTCOMES.index("rolled_back") for to in ("ready", "scheduled")},
 }
-"""(verdict, the script's answer) → index in OUTCOMES. Any other pair counts as refused."""
+"""(verdict of the worker, answer of Redis to the settlement) → index in OUTCOMES. Any other pair counts as refused."""
 _REFUSED: Final = OUTCOMES.index("refused")
 _SUCCEEDED: Final = _ENDED + OUTCOMES.index("succeeded")
 
@@ -72,7 +74,7 @@ Row = tuple[float, ...]
 
 
 class Parts(NamedTuple):
-    """The numbers of a row, by name."""
+    """The counts of one queue and one task, by name."""
 
     claims: float
     outcomes: dict[str, float]
@@ -88,8 +90,9 @@ class Parts(NamedTuple):
 
 
 class Vitals(NamedTuple):
-    """The condition of one process. Times are seconds of the monotonic clock, which all processes of a machine
-    share."""
+    """The health of one worker process. Times are seconds of the monotonic clock, which all processes of a machine
+    share.
+    """
 
     turns: float
     """Number of round trips in which the worker claimed or settled."""
@@ -112,7 +115,9 @@ class Vitals(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """The numbers of a row in ordinary memory. The worker counts there, then copies them into the shared memory."""
+    """The counts of one queue and one task in ordinary memory. The worker counts there, then copies the numbers into
+    the shared memory.
+    """
 
     start: int
     """Index of the row's first number in the table."""
@@ -147,7 +152,9 @@ class FlowTable:
         self._show(counts)
 
     def answered(self) -> None:
-        """Store the present time as the time of Redis' last answer to a claim. Do nothing after ``at_rest``."""
+        """Store the present time as the time of Redis' last answer to a claim, so that a supervisor sees that the
+        worker works. Do nothing after ``at_rest``.
+        """
         if not self._resting:
             self._numbers[_ANSWERED_AT] = time.monotonic()
 
@@ -164,13 +171,13 @@ class FlowTable:
         self._numbers[_DUE_AT] = due_at
 
     def at_rest(self) -> None:
-        """Note that the worker is not expected to claim any more: a missing claim is then no fault."""
+        """Record that the worker claims no more, so that a supervisor does not take the missing claims for a fault."""
         self._resting = True
         self._numbers[_ANSWERED_AT] = 0.0
 
     def ended(self, settled: Sequence[Settlement], answers: Mapping[str, str]) -> None:
-        """Count the claims of these settlements. Redis has answered all of them. ``answers``: job id → the script's
-        answer, except for successes.
+        """Count claims that have ended. Redis has answered all these settlements. ``answers``: job id → the answer of
+        Redis; successes are left out.
         """
         # This runs for every job; most jobs have the queue and the task of the job before.
         rows = {(each.claim.queue, each.task) for each in settled}
@@ -187,7 +194,7 @@ class FlowTable:
             self._show(counts)
 
     def _show(self, counts: _Counts) -> None:
-        """Copy the counts into the shared memory, for readers."""
+        """Copy the counts into the shared memory, where the supervisor reads them."""
         self._numbers[counts.start : counts.start + _WIDTH] = counts.numbers
 
     def _counts(self, queue: str, task: str) -> _Counts:
@@ -228,7 +235,7 @@ class FlowTable:
         return found
 
     def vitals(self) -> Vitals:
-        """Return the condition of the process."""
+        """Return the health of the process."""
         return Vitals(*map(_believed, self._numbers[_TURNS:_ROWS]))
 
 
@@ -244,7 +251,9 @@ def _count_ends(
 
 
 def _count_times(numbers: list[float], total: int, times: Sequence[float]) -> None:
-    """Add times (seconds) to a row: to the sum at the index ``total``, and to the buckets behind that index."""
+    """Add times (seconds) to the counts of a row: to the sum at the index ``total``, and to the histogram buckets after
+    that index.
+    """
     if not times:
         return
     numbers[total] += sum(times)

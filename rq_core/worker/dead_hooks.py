@@ -1,11 +1,11 @@
-"""Enqueues a hook's job for each job that died, if the task of the dead job has a hook. A worker checks for deaths
-every few seconds, and also soon after a job has died in this worker.
+"""Enqueues a hook for each job that died, if the job's task has one. A hook is a task whose job is enqueued when a job
+of another task dies. A worker checks for deaths every few seconds, and also soon after a job has died in this worker.
 
 Jobs die in several scripts, and some deaths reach no worker: the worker of a poison job is gone. So workers read the
-queue's index of dead jobs, and enqueue one job of the hook's task for each death. The field ``on_dead_ms`` of ``meta``
-is a time, the *mark*: for each death up to the mark, the hook's job has been enqueued. A worker moves the mark on after
-it enqueued these jobs. So each hook is called at least once, even if workers die. A hook's job is retried and audited
-like any other job.
+queue's index of dead jobs, and enqueue one job of the hook for each death. The field ``on_dead_ms`` of ``meta`` is a
+time, the *mark*: for each death up to the mark, the hook's job has been enqueued. A worker moves the mark on after it
+enqueued these jobs. So each hook is called at least once, even if workers die. A hook's job is retried and audited like
+any other job.
 
 Several workers may find one death at once. They derive the same id for the hook's job. Redis remembers the id after the
 job's end. So a later enqueue is a duplicate, even if the hook has already run.
@@ -55,13 +55,14 @@ FIELD: Final = "on_dead_ms"
 
 
 LAG_MS: Final = 60_000
-"""Maximum milliseconds by which the mark may be behind the present time while no job dies. A worker that finds a mark
-in the future checks the deaths of the last LAG_MS again."""
+"""Maximum milliseconds by which a queue's mark may be behind the present time while no job dies. The mark is the time
+up to which workers have handled deaths. A worker that finds a mark in the future checks the deaths of the last LAG_MS
+again."""
 
 
 REMEMBER_MS: Final = 600_000
-"""Milliseconds for which the id of a hook's job is remembered. This is longer than a check takes, even in a delayed
-worker, and longer than LAG_MS. So if Redis' clock goes back and a death is handed over again, the second job is a
+"""Milliseconds for which Redis remembers the id of a hook's job. This is longer than a check for deaths takes, even in
+a delayed worker, and longer than LAG_MS. So if Redis' clock goes back and a death is handled again, the second job is a
 duplicate."""
 
 
@@ -81,7 +82,8 @@ change is unknown."""
 
 
 class DeathWatch:
-    """Enqueues the hooks' jobs for the deaths in one queue, in repeated checks.
+    """Checks one queue for dead jobs again and again, and enqueues the hooks' jobs: jobs that must run when another job
+    dies.
 
     Each check covers the time since the last check. If Redis' clock was set back, a new death may have a time that an
     earlier check covered. Then the next check covers that time again. So no death is missed, and some enqueues are
@@ -104,24 +106,28 @@ class DeathWatch:
         self._last: tuple[int, float] | None = None
         """Times of the last check: Redis' time (Unix ms), and the worker's monotonic time just after that (seconds)."""
         self.told = 0
-        """Number of deaths that this watch handed over to hooks, even if another worker had already done so."""
+        """Number of deaths for which this watch has enqueued hooks, even if another worker had already done so."""
 
     def begin(self) -> Plan[None]:
-        """Set the mark to now, unless the queue has a mark. Run this before the worker's first claim, so that the watch
-        misses no later death."""
+        """Set the queue's mark to now, unless it has one. The mark is the time up to which deaths are handled. Run this
+        before the worker's first claim, so that no later death is missed.
+        """
         now, _ = yield from self._now()
         yield from self._mark_beginning(now - 1)
 
     def _now(self) -> Plan[tuple[int, str | None]]:
-        """Return Redis' time (Unix ms) and the queue's mark (Unix ms, as text; None: the queue has no mark)."""
+        """Return Redis' time (Unix ms) and the queue's mark: the time up to which deaths are handled (Unix ms, as text;
+        None: the queue has no mark).
+        """
         asked = ["HGET", self._keys("meta"), FIELD]
         # TIME is sent together with a read of the queue: in a cluster the clock of the queue's shard counts.
         time, seen = yield from self._calls.delivery.ask([["TIME"], asked], self._queue)
         return int(time[0]) * 1000 + int(time[1]) // 1000, seen
 
     def look(self) -> Plan[bool]:
-        """Enqueue a hook's job for each death since the mark, if the job's task has a hook. Return whether more deaths
-        are left."""
+        """Enqueue a hook's job for each job that died since the last check, if the job's task has a hook. Return
+        whether more deaths are left.
+        """
         before = self._clock()
         now, noted = yield from self._now()
         # More jobs may still die in this millisecond.
@@ -149,8 +155,9 @@ class DeathWatch:
         return more
 
     def _mark_beginning(self, at: int) -> Plan[int]:
-        """Set the mark to ``at`` (Unix ms), unless a worker has already set a mark. Return the mark that the queue has
-        now."""
+        """Set the queue's mark to ``at`` (Unix ms), unless it has one. The mark is the time up to which deaths are
+        handled. Return the mark that the queue has now.
+        """
         key = self._keys("meta")
         note = in_one_step([["HSETNX", key, FIELD, at], ["HGET", key, FIELD]])
         ((_, seen),) = yield from self._calls.delivery.ask([note], self._queue)
@@ -159,7 +166,8 @@ class DeathWatch:
     def _died(self, since: int, upto: int) -> Plan[tuple[list[str], int, bool]]:
         """Return (ids, time, more) for jobs that died after ``since``, and at ``upto`` or earlier (Unix ms).
 
-        ``ids``: the ids of all jobs that died up to ``time`` (Unix ms). ``more``: whether more deaths are left.
+        ``ids``: the ids of all jobs that died after ``since``, up to ``time`` (Unix ms). ``more``: whether more deaths
+        are left.
         """
         ask, dead = self._calls.delivery.ask, self._keys("dead")
         span = [f"({since}", upto, "WITHSCORES", "LIMIT", 0, DEATHS_MAX]
@@ -227,14 +235,14 @@ def _job_of(
 
 
 def has_hooks(tasks: Mapping[str, Task[Any, Any]]) -> bool:
-    """Return whether one of these tasks is the hook of another of them."""
+    """Return whether one of these tasks is a hook: a task that runs when a job of another of these tasks dies."""
     return any(hook_name(task) in tasks for task in tasks)
 
 
 def death_watches(
     client: AsyncClient, tasks: Mapping[str, Task[Any, Any]], queues: Iterable[str]
 ) -> dict[str, DeathWatch]:
-    """Return a watch for each queue. The result is empty if ``tasks`` contains no hooks."""
+    """Return a watch for each queue, which enqueues hooks for dead jobs. The result is empty if no task has a hook."""
     if not has_hooks(tasks):
         return {}
     return {queue: DeathWatch(client.calls, queue, tasks) for queue in queues}
@@ -243,7 +251,7 @@ def death_watches(
 async def tell_of_deaths(
     client: AsyncClient, tasks: Mapping[str, Task[Any, Any]], group: QueueGroup, over: asyncio.Event
 ) -> None:
-    """Check the group's queues for deaths until ``over`` is set, and enqueue the hooks' jobs.
+    """Check these queues for dead jobs until ``over`` is set, and enqueue the hooks' jobs.
 
     Returns at once if ``tasks`` contains no hooks.
     """

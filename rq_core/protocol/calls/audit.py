@@ -330,7 +330,7 @@ def remember(job_id: str, until_ms: int, line: str) -> Restoration:
 
 def stand_again(job_id: str, name: str, until_ms: int) -> Restoration:
     """Build the record that lets an ended job hold its unique name again, until ``until_ms`` (Unix ms). This is needed
-    if the name was to be held until a fixed time, even if the job ends before.
+    if the name must be held until a fixed time, even if the job ends before.
     """
     line = " ".join(("ended", f"unique={name}", f"stands=until:{until_ms}"))
     return Restoration(job_id, "name", until_ms, line, "null")

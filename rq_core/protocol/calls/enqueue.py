@@ -307,8 +307,8 @@ def _kind(profile: Profile, delay_ms: int, full: str, due_ms: int, ties: str) ->
 ACCEPTED: Final = [["ok"]]
 """The replies of Redis to an enqueue command whose job was accepted."""
 KINDS_MAX: Final = 1_000
-"""Maximum number of cached texts, each of which describes the options that several jobs share. When the cache is full,
-it is emptied."""
+"""Maximum number of cached texts. Each text describes the options that several jobs share. When the cache is full, it
+is emptied."""
 
 
 class Single:

@@ -78,7 +78,7 @@ class Told(NamedTuple):
 
     outcome: str
     holder: str | None = None
-    """The other job or the full scope because of which the schedule's job was not enqueued; None: there is none."""
+    """The other job or the full scope that kept the schedule's job out of the queue; None: nothing kept it out."""
 
 
 class Instant(NamedTuple):

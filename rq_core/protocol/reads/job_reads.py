@@ -215,8 +215,8 @@ def _jobs(
     limit: int,
     most: int,
 ) -> Steps[JobList]:
-    """Return at most ``limit`` jobs in these states for which the function ``chosen`` decides. At most ``most`` members
-    of keys are read.
+    """Return at most ``limit`` jobs in these states that pass the filter ``chosen``. At most ``most`` members of keys
+    are read.
     """
     found: dict[str, JobState] = {}
     damaged: dict[str, None] = {}

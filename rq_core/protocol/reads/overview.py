@@ -321,7 +321,7 @@ def _waiting(scope: str, lanes: int, looked_at: Sequence[_Lane]) -> dict[str, An
 
 
 def _unserved(due: Sequence[JobState], known: KnownTasks) -> Unserved | None:
-    """Return the unserved jobs among ``due``, for the task that has most of them; None if there are none. A job is
+    """Return the unserved jobs among ``due``, for the task that has most of them; None without unserved jobs. A job is
     unserved if a worker gave it back because the worker's code lacks the task or refuses the arguments.
     """
     tasks = [job.fields.get("task", "?") for job in due if "unknown" in job.fields]

@@ -155,8 +155,8 @@ class QueueOverview:
     """Bytes of the queue's kept results, with the overhead (RESULT_COST) of each. The setting kept_max_bytes limits
     them."""
     unserved: Unserved | None = None
-    """The unserved jobs of the task that has most of them, among the scheduled jobs that are due next; None: there are
-    none. A job is unserved if a worker gave it back because the worker's code lacks the task or refuses the
+    """The unserved jobs of the task that has most of them, among the scheduled jobs that are due next; None without
+    unserved jobs. A job is unserved if a worker gave it back because the worker's code lacks the task or refuses the
     arguments."""
     schedules: int | None = None
     """Number of schedules that are on; None: the queue never had a schedule."""

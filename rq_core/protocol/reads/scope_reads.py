@@ -69,8 +69,8 @@ class ScopeStatus(NamedTuple):
     partial: bool = False
     """True if more jobs wait than ``waiting`` counts."""
     set_by: str | None = None
-    """The operator who has set the limit; None if code has set it. ``set_at_ms`` is the time of this change (Unix
-    ms)."""
+    """The actor who set the scope's own limit: an operator or a client; None: the scope has no limit of its own.
+    ``set_at_ms`` is the time of this change (Unix ms)."""
     set_at_ms: int | None = None
     declared: Limit | None = None
     """The limit that code declares, if an operator has set another one. The operator's limit is then in force."""

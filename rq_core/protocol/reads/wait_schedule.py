@@ -29,7 +29,7 @@ TOGETHER_MAX: Final = 2_500
 this limit, the first of very many clients would get its result only after the last poll."""
 GRAINS: Final = 10
 """Number of equal parts into which a pause between polls is divided. If a message will report the end of a job, the
-job's polls are due at multiples of one part. So many waits share a poll."""
+job's polls are due at multiples of one part. Thus many waits share a poll."""
 
 
 class Nothing(Enum):

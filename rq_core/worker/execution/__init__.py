@@ -6,9 +6,9 @@ Read ``executor`` first.
 - ``batches``: collects jobs of batch tasks, and runs each batch.
 - ``running``: one claim with its handler.
 - ``saver``: saves the steps of durable jobs.
-- ``parked_boxes``: keeps the boxes of parked jobs for their next claims.
+- ``parked_boxes``: keeps the saved steps of parked jobs for their next claims.
 - ``lost_entries``: saves entries again that Redis lost before the claims of their jobs could end.
-- ``forks``: gives the box of a fork the entries of its origin.
+- ``forks``: copies saved steps into a fork (a copy of a durable job that continues from one of its steps).
 - ``shows``, ``isolated_shows``: send the progress of jobs, and the chunks of their streams.
 - ``threads``: the threads of ``def`` handlers.
 - ``process_pool``: the processes of isolated handlers.

@@ -28,14 +28,14 @@ from rq_core.worker.execution.time_limits import start_task
 log = logging.getLogger(__name__)
 
 FAILED_CALLS_MAX: Final = 8
-"""If this number of calls in a row raise an exception, the batch is not halved any further. The cause is then probably
-not a job but, for example, the database."""
+"""Number of failed calls in a row after which the members of a batch are not divided into halves any further. The cause
+is then probably not a job but, for example, the database."""
 _OF_ALL: Final = (HandlerSignal, UsageError)
-"""Exceptions that concern all jobs of the call. No half of the jobs would succeed."""
+"""Exceptions that concern all jobs of a call. Calling the handler again with half of the jobs would not help."""
 
 
 class BatchPlaces(Protocol):
-    """Decides whether a batch may begin."""
+    """Decides whether a batch may begin. A place lets one handler run."""
 
     def may_begin(self) -> bool:
         """Return whether a place for a handler is free."""
@@ -58,8 +58,8 @@ class Member:
         self.is_done = False
         """True if a call of the handler with this job has returned in time."""
         self.error: BaseException | None = None
-        """The handler's exception that makes this job fail, once the batch is not halved any further. None: no such
-        exception, or the exception concerns the whole batch."""
+        """The handler's exception that makes this job fail. None: no exception, or one that concerns the whole batch.
+        With halving, it is set when the job's part of the batch is not halved any further."""
 
     @property
     def is_open(self) -> bool:
@@ -74,7 +74,7 @@ class _Collected:
 
     def __init__(self, key: tuple[str, str] | None) -> None:
         self.key = key
-        """The task and the value of ``per`` that the members share; None: no further job joins."""
+        """The task, and the value of the argument ``per``, that all members share; None: no further job joins."""
         self.members: list[Member] = []
         self.timer: asyncio.TimerHandle | None = None
 
@@ -110,7 +110,7 @@ class BatchRun(Running):
 
 
 class BatchExecutor(Executor):
-    """An executor that also runs batch tasks. It runs the jobs of other tasks as Executor does."""
+    """Runs handlers, also those of batch tasks. The jobs of other tasks run as in Executor."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -127,8 +127,8 @@ class BatchExecutor(Executor):
         )
         self._collected: dict[tuple[str, str], _Collected] = {}
         self._ready: deque[_Collected | Running] = deque()
-        """The batches that wait for a place, and the jobs of other tasks that wait for a place in a batch task's
-        queue."""
+        """The batches that wait for a place (room for one handler), and the jobs of other tasks that wait for a place
+        in a batch task's queue."""
         self._members: dict[Running, Member] = {}
 
     # From a claim to a batch.
@@ -357,8 +357,8 @@ class BatchExecutor(Executor):
 
 
 def _work_of(run: BatchRun, call: Callable[..., Any]) -> Callable[[], Any]:
-    """Return a function that runs the batch. For a ``def`` handler, the returned function blocks the thread that calls
-    it.
+    """Return a function that calls the batch's handler. For a ``def`` handler, the function blocks the thread that
+    calls it.
     """
     if run.task.is_async:
         return lambda: _work(run, call)
@@ -407,7 +407,7 @@ async def _work(run: BatchRun, call: Callable[..., Any]) -> None:
 
 
 def _note_results(members: Sequence[Member], value: Any) -> None:
-    """Mark these members as done. Convert the results that must be kept to JSON."""
+    """Mark these members of a batch as done. Convert the results that must be kept to JSON."""
     results = results_of([member.job for member in members], value)
     for member, result in zip(members, results, strict=True):
         member.is_done = True

@@ -1,4 +1,5 @@
-"""Runs async handlers on the event loop and sync handlers in threads. Each claim ends in one Settlement.
+"""Runs async handlers on the event loop and sync handlers in threads. For each claim, it produces one Settlement: the
+report of how the claim ended.
 
 The executor decides how a claim is settled (success, retry, final failure, rollback, park). The worker decides when it
 sends the settlements.
@@ -60,9 +61,10 @@ NOT_BEGUN: Final = (
     "the process of the handler was not ready within its timeout of {:g} s; starting the process and importing the"
     " task's module count toward the timeout"
 )
-"""The message of a HandlerTimeout whose isolated handler had not begun."""
+"""The message of the HandlerTimeout if an isolated handler (in a process of its own) had not begun before its
+timeout."""
 _OUTCOMES: Final[Mapping[str, Outcome]] = {"final": "final", "rollback": "rollback"}
-"""Word in a report of an isolated handler's process → outcome. Any other word counts as a retry."""
+"""Word in the report of an isolated handler's process → outcome of the job. Any other word means a retry."""
 HEAR_S: Final = 0.01
 """Seconds that the loop waits, after the timeout of an isolated handler, for a report that the handler's process sent
 before the timeout."""
@@ -73,7 +75,8 @@ out."""
 
 
 class Executor:
-    """Starts the handlers of claims. Calls ``on_settlement`` on the loop, once for each settlement to send.
+    """Runs the handlers of claimed jobs. Calls ``on_settlement`` on the event loop when a claim must be settled: when
+    Redis must learn how it ended.
 
     It calls ``on_free`` when a handler's place is free. A handler that does not stop in time is settled anyway: a sync
     handler at its timeout, an async handler END_GRACE_S after it was cancelled. The handler occupies its place until it
@@ -96,10 +99,11 @@ class Executor:
         saver: Saver | None = None,
         shows: Shows | None = None,
     ) -> None:
-        """``isolate``: if false, isolated tasks run in this process. ``timeout``: seconds for tasks without their own
-        timeout.
+        """``isolate``: if false, tasks with isolation run in this process, not in a child process. ``timeout``: seconds
+        for tasks without their own timeout; None: no timeout.
 
-        ``saver`` saves the steps of durable jobs. ``shows`` sends the progress and the chunks of jobs.
+        ``saver`` saves the steps of durable jobs. ``shows`` sends the progress of jobs, and the chunks of their
+        streams.
         """
         self._saver, self._shows = saver, shows
         self._tasks, self._worker = tasks, worker
@@ -117,23 +121,29 @@ class Executor:
 
     @property
     def busy(self) -> bool:
-        """Return whether a handler without a settlement runs."""
+        """Return whether a handler runs whose claim is not settled yet."""
         return any(not running.settled for running in self.running.values())
 
     @property
     def unsettled(self) -> list[Running]:
-        """The running handlers that are not settled. A handler may run on after its timeout was settled."""
+        """The running handlers whose claims are not settled. (A handler that ignores its timeout runs on after its
+        claim was settled.)
+        """
         return [running for running in self.running.values() if not running.settled]
 
     def start(self, claim: Claim) -> Running | None:
-        """Start a claim's handler. If it cannot run here, pass a settlement to ``on_settlement`` and return None."""
+        """Start a claim's handler. If this worker cannot run the handler, pass a settlement to ``on_settlement`` and
+        return None.
+        """
         running = self.prepare(claim)
         if running is not None:
             self.launch(running)
         return running
 
     def prepare(self, claim: Claim) -> Running | None:
-        """Prepare a claim's handler. If it cannot run here, pass a settlement to ``on_settlement`` and return None."""
+        """Prepare a claim's handler. If this worker cannot run the handler, pass a settlement to ``on_settlement`` and
+        return None.
+        """
         try:
             spec = read_spec(claim.spec)
             name, args_json = spec.task, spec.args_json
@@ -327,7 +337,7 @@ class Executor:
             self._free(running)
 
     def _timed_out(self, running: Running) -> None:
-        """Handle the end of a handler's time limit: of its timeout, or of its time to clean up."""
+        """Handle the end of a handler's time limit: its timeout is over, or its time to clean up is over."""
         if running.ended is not None:
             # The handler's thread has recorded its end; its report follows, since the loop was late.
             return

@@ -1,4 +1,5 @@
-"""Copies into the box of a fork the entries that its origin has saved, before the first step of the fork's handler.
+"""Copies saved steps into a fork, before the first step of the fork's handler. A fork is a copy of a durable job, its
+*origin*, that continues from one of the origin's steps.
 
 The entries are saved under the fork's claim, as those of any step, and have the numbers 1, 2, 3… So a worker that is
 killed meanwhile does no harm: the next run saves the entries that are missing.
@@ -36,14 +37,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TRIES_MAX: Final = 5
-"""Maximum number of times that the entries are saved. They are saved again if Redis has lost some of them meanwhile, or
-if a signal has begun another box."""
+"""Maximum number of times that the copied entries are saved. They are saved again if Redis has lost some of them
+meanwhile, or if a signal has begun another box for the job."""
 CHARACTERS_MAX: Final = 512 * 1024
 """A call that saves entries takes no further entry once it has this number of characters."""
 
 
 class _Reading(Protocol):
-    """The part of a client that reads a box."""
+    """The part of a client that is needed to read a durable job's saved entries."""
 
     calls: Operations
 
@@ -53,7 +54,7 @@ class _Reading(Protocol):
 
 
 class _Saver(Protocol):
-    """The part of a worker's saver that a ForkSaver uses."""
+    """The methods of a worker's Saver that a ForkSaver uses."""
 
     @property
     def client(self) -> _Reading:
@@ -62,7 +63,7 @@ class _Saver(Protocol):
 
     @property
     def lease_holds(self) -> Callable[[str], bool]:
-        """The function that returns whether the leases of a given queue are in force by the worker's clock."""
+        """A function that returns, for a queue, whether the worker's leases are in force by the worker's clock."""
         ...
 
     async def ask(self, plan: Callable[[Operations], Plan[T]], /) -> T:
@@ -70,17 +71,21 @@ class _Saver(Protocol):
         ...
 
     async def load(self, context: JobContext, first: int = 1, /) -> Box | None:
-        """Return the entries of the job's box from number ``first`` on; None if the claim is not in force."""
+        """Return the saved entries of the job from number ``first`` on; None if the claim is not in force."""
         ...
 
     async def save(self, context: JobContext, records: Sequence[Saving], /) -> SaveAnswer:
-        """Save entries. Return index in ``records`` → NotSaved for a record that Redis refused, or the entry of a wait
-        or sleep that is over. All other records are left out: they are saved."""
+        """Save entries of a durable job: steps, waits and sleeps. Returns index in ``records`` → NotSaved for a record
+        that Redis refused, or the entry of a wait or sleep that is over. All other records are left out: they are
+        saved.
+        """
         ...
 
 
 class ForkSaver:
-    """The saver for one claim of a fork. It does what a Saver does, and ``load`` first copies the origin's entries."""
+    """Saves and loads the steps for one claim of a fork. It does what a Saver does, but ``load`` first copies the saved
+    steps of the job from which the fork was made.
+    """
 
     def __init__(self, saver: _Saver, running: Running) -> None:
         self._saver = saver
@@ -89,7 +94,7 @@ class ForkSaver:
 
     @property
     def lease_holds(self) -> Callable[[str], bool]:
-        """The function that returns whether the leases of a given queue are in force by the worker's clock."""
+        """A function that returns, for a queue, whether the worker's leases are in force by the worker's clock."""
         return self._saver.lease_holds
 
     async def ask(self, plan: Callable[[Operations], Plan[T]]) -> T:
@@ -97,16 +102,18 @@ class ForkSaver:
         return await self._saver.ask(plan)
 
     async def save(self, context: JobContext, records: Sequence[Saving]) -> SaveAnswer:
-        """Save entries. Return index in ``records`` → NotSaved for a record that Redis refused, or the entry of a wait
-        or sleep that is over. All other records are left out: they are saved."""
+        """Save entries of a durable job: steps, waits and sleeps. Returns index in ``records`` → NotSaved for a record
+        that Redis refused, or the entry of a wait or sleep that is over. All other records are left out: they are
+        saved.
+        """
         return await self._saver.save(context, records)
 
     async def load(self, context: JobContext, first: int = 1) -> Box | None:
-        """Return the entries of the job's box from number ``first`` on; None if the claim is not in force.
+        """Return the saved entries of the fork from number ``first`` on; None if the claim is not in force.
 
-        If ``first`` is 1, and the box lacks entries of the origin, these entries are copied into the box before. Raises
-        StepUnusable if these entries are lost or if the header of the fork cannot be read, and StepsSpent if the box
-        has no room for the entries.
+        If ``first`` is 1, and the fork lacks entries of its origin (the job from which it was made), these entries are
+        first copied. Raises StepUnusable if these entries are lost or if the header of the fork cannot be read, and
+        StepsSpent if there is no room for the entries.
         """
         origin = origin_of(context.headers)
         if origin is None:
@@ -130,7 +137,7 @@ class ForkSaver:
         )
 
     async def _entries_of(self, queue: str, origin: ForkOrigin) -> Sequence[StepEntry]:
-        """Return the entries to copy, from Redis or from the audit log."""
+        """Return the entries to copy into a fork, from Redis or from the audit log."""
         reads = self._saver.client.calls.reads
         found = await self._saver.client.run(
             reads.beginning(queue, origin.job_id, origin.life, origin.before)
@@ -155,11 +162,11 @@ class ForkSaver:
         )
 
     async def _copy(self, context: JobContext, box: Box, wanted: Sequence[StepEntry]) -> bool:
-        """Save the entries in ``wanted`` that a box lacks. Return False if the claim is not in force. Redis may lack
-        some of the entries afterwards, so the caller must look again.
+        """Save the entries in ``wanted`` that a fork lacks. Return False if the claim is not in force. Redis may lack
+        some of the entries afterwards, so the caller must check again.
 
-        Raises StepsSpent if the box has no room, and QueueDamaged if the box has an entry with another name in the
-        place of one in ``wanted``.
+        Raises StepsSpent if there is no room for the entries, and QueueDamaged if the fork has an entry with the same
+        number as one in ``wanted`` but with another name.
         """
         there, life = len(box.entries), box.life or new_life()
         if [entry.name for entry in box.entries] != [entry.name for entry in wanted[:there]]:
@@ -201,10 +208,11 @@ class ForkSaver:
 
 
 def _copied(entries: Mapping[int, StepEntry], origin: ForkOrigin) -> Sequence[StepEntry] | None:
-    """Return the entries to copy, out of the entries of the origin's box; None if some are missing or unreadable.
+    """Return the entries to copy into a fork, out of the entries of its origin (the job from which it was made); None
+    if some are missing or unreadable.
 
-    Raises StepUnusable if a map or run of the origin was not over at this point. A cancel of the fork would cancel the
-    children that the origin still waits for.
+    Raises StepUnusable if a map or run of the origin was not over at this point. The fork would then share children
+    with the origin, and a cancel of the fork would cancel children that the origin still waits for.
     """
     try:
         copied = copied_entries(entries, origin.life, origin.before)
@@ -225,7 +233,7 @@ def _conflict(context: JobContext) -> QueueDamaged:
 
 
 def _parts(records: Sequence[Saving]) -> Iterator[list[Saving]]:
-    """Yield the records in parts that each fit into one call."""
+    """Yield the records in several lists. The records of each list fit into one call."""
     part: list[Saving] = []
     size = 0
     for record in records:

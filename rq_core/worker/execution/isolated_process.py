@@ -41,17 +41,18 @@ FACTS: Final = (
     "headers",
     "base",
 )
-"""The fields of a JobContext that the worker sends."""
+"""The fields of a JobContext that the worker sends to the process of an isolated handler."""
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 """Signals that reach all processes of a worker. Only the worker reacts to them, and ends this process itself. The
 process starts with these signals blocked, and unblocks them once it ignores them: otherwise, an early signal would
 make its job fail."""
 BEGUN: Final = "begun"
-"""The message that a handler has begun."""
+"""The message that says that a handler has begun."""
 RETURNED: Final = "returned"
-"""The message that a handler has returned, and that the handler's result is being converted to JSON."""
+"""The message that says that a handler has returned, and that its result is being converted to JSON."""
 END: Final[dict[str, Any]] = {"end": True}
-"""The message that no more jobs will come: close the dependencies that live as long as the process, and exit."""
+"""The message by which the worker asks the process to exit: no more jobs will come. The process first closes the
+dependencies that live as long as the process."""
 WORDS_MAX: Final = 1_000_000
 """Maximum number of characters of an error's message or traceback that this process sends. The worker redacts and
 shortens the text."""
@@ -191,7 +192,9 @@ def _carry_out(
 def _told(
     failure: BaseException, task: Task[Any, Any] | None, running: _Running, rng: random.Random
 ) -> dict[str, Any]:
-    """Return the message to the worker that describes a failure and the verdict of the task's retry policy."""
+    """Return the message that reports a failed handler to the worker: the error, and what the task's retry policy
+    decides.
+    """
     verdict = ("retry", 0.0, "failed")
     if task is not None:
         verdict = task.retry.verdict(failure, running.context.attempt, rng.random)
@@ -245,8 +248,8 @@ class ChildLoop:
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
         self._of_the_job: WeakSet[asyncio.Task[Any]] = WeakSet()
-        """The asyncio tasks that handlers have started. The tasks of dependencies that live longer than a job are not
-        in the set."""
+        """The asyncio tasks that handlers have started. Tasks of dependencies that live longer than a job are not among
+        them."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a handler and return its result. Then cancel the asyncio tasks that the handler left behind."""

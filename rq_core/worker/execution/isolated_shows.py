@@ -1,4 +1,4 @@
-"""Sends the progress and the chunks of an isolated handler through the pipe to its worker."""
+"""Sends the progress of an isolated handler, and the chunks of its stream, through the pipe to its worker."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from rq_core.app.handlers.context import JobContext
 from rq_core.app.handlers.showing import Showing
 
 SHOWN: Final = "shown"
-"""The name of the field in which a message has the handler's progress, and its chunks with their numbers."""
+"""The field of a message that has the handler's progress and the numbered chunks of its stream."""
 PAUSE_S: Final = 0.1
 """Seconds between two messages with progress or chunks."""
 
 
 class PipeShows:
-    """Sends the progress and the chunks of this process' handlers, one handler at a time."""
+    """Sends the progress of this process' handlers, and the chunks of their streams, to the worker. Only one handler
+    runs at a time.
+    """
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
@@ -27,7 +29,7 @@ class PipeShows:
         self._showing: Showing | None = None
 
     def begin(self, _context: JobContext) -> Showing:
-        """Return the object in which the handler of a claim stores its progress and chunks."""
+        """Return the object in which a handler stores its progress and the chunks of its stream."""
         self._showing = Showing(self._told)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="rq-core-shows", daemon=True)

@@ -61,8 +61,8 @@ class PipeQuestions:
     def home(
         self, context: JobContext, task: Task[Any, Any], resources: ProcessValues, kept: str
     ) -> LoopHome | ThreadHome:
-        """Return the object through which the steps of this process' handler ask the worker. ``kept`` is the part of
-        the steps' values that the log keeps.
+        """Return the object through which the steps of this process' handler use the worker. ``kept`` says how much of
+        a step's value the audit log keeps: ``digest`` or ``full``.
         """
         calls = StepCalls(task.app.surroundings, resources, is_async=task.is_async)
         if task.is_async:
@@ -77,16 +77,17 @@ class _AskingSaver:
         self._asking = asking
 
     def lease_holds(self, _queue: str) -> bool:
-        """Ask the worker. Return whether the lease is in force by the worker's clock, and the handler was not asked to
-        stop."""
+        """Ask the worker whether a step may begin. Return whether the lease is in force by the worker's clock, and the
+        handler was not asked to stop.
+        """
         return bool(self._asking.ask("lease"))
 
     async def load(self, _context: JobContext, first: int = 1) -> Box | None:
-        """Return the entries of the job's box from number ``first`` on; None if the claim is not in force."""
+        """Return the saved entries of the job from number ``first`` on; None if the claim is not in force."""
         return await self._answer(_box, "load", first)
 
     async def save(self, _context: JobContext, records: Sequence[Saving]) -> SaveAnswer:
-        """Save entries. Return index in ``records`` → NotSaved, for each record that Redis refused.
+        """Save entries (steps) of the job. Returns index in ``records`` → NotSaved, for each record that Redis refused.
 
         Saved records are left out.
         """

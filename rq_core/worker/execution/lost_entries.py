@@ -1,8 +1,9 @@
-"""Saves again the entries of durable jobs that Redis lost before the claims of the jobs could end.
+"""Saves again the entries (steps, waits and sleeps) of durable jobs that Redis lost before the claims of the jobs could
+end.
 
 A job parks, fails or is given back after its handler has saved entries. If a failover has lost some of these entries in
-between, Redis answers ``behind``, and the claim stays in force. Otherwise the next run would repeat steps, and enqueue
-the job's children a second time.
+between, Redis answers ``behind``, and the claim stays in force. If the claim ended, the next run would repeat steps,
+and enqueue the job's children a second time.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from rq_core.worker.settlement import Settlement, to_send_again
 log = logging.getLogger(__name__)
 
 BEHIND: Final = "behind"
-"""The answer of Redis if it lacks entries of a job whose claim should end."""
+"""The answer of Redis to a settlement if it has lost saved entries of the durable job."""
 TRIES_MAX: Final = 5
-"""Maximum number of times that the entries of one claim are saved again. Then the claim ends although Redis lacks
-entries; a job that should have parked is given back."""
+"""Maximum number of times that the lost entries of one claim are saved again. Then the claim ends although Redis lacks
+entries. A job that should have parked is then given back."""
 
 
 class LostEntries:
-    """Saves entries again, beside the worker's turns. Passes a claim's settlement to ``on_settlement`` when the claim
-    may end.
+    """Saves again the entries of durable jobs that Redis has lost, while the worker goes on to claim and settle. Then
+    passes the settlement of the job's claim to ``on_settlement``.
     """
 
     def __init__(self, saver: Saver, on_settlement: Callable[[Settlement], None]) -> None:
@@ -115,8 +116,8 @@ class LostEntries:
 
 
 def _given_back(lost: Settlement, reason: Reason) -> Settlement:
-    """Return the settlement that ends a claim although Redis lacks entries of the job. If the job should have parked,
-    the verdict is a rollback. Otherwise it stays as it is.
+    """Return the settlement that ends a claim although Redis lacks saved entries of the job. A job that should have
+    parked is rolled back. For any other verdict, the settlement stays as it is.
     """
     if lost.verdict != "park":
         return lost._replace(known=NOTHING_KNOWN)

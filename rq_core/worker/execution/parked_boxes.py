@@ -17,16 +17,16 @@ from rq_core.model.lib.newest_values import NewestValues
 from rq_core.protocol.reads.box_reads import Box
 
 BOXES_MAX: Final = 256
-"""Maximum number of boxes that a worker keeps."""
+"""Maximum number of jobs whose boxes (saved steps, waits and signals) a worker keeps."""
 BYTES_MAX: Final = 8 * 1024 * 1024
 """Maximum number of bytes of all kept boxes. Beyond this number, the worker forgets the boxes of the jobs that it
 parked first."""
 ENTRY_BYTES: Final = 500
-"""Number of bytes that each entry counts, in addition to the bytes of the entry's value."""
+"""Number of bytes that count for each entry of a kept box, in addition to the bytes of its value."""
 
 
 class _Parked(NamedTuple):
-    """One box, and the claim that parked its job."""
+    """The box of a parked job (its saved steps, waits and signals), and the claim that parked the job."""
 
     claim: int
     epoch: str
@@ -34,7 +34,9 @@ class _Parked(NamedTuple):
 
 
 class ParkedBoxes:
-    """The boxes of the jobs that a worker has parked. ``clock`` returns Unix seconds."""
+    """Keeps the boxes of the jobs that a worker has parked. A box has a job's saved steps, waits and signals. ``clock``
+    returns Unix seconds.
+    """
 
     def __init__(self, bytes_max: int = BYTES_MAX, clock: Callable[[], float] = time.time) -> None:
         self._bytes_max, self._clock = bytes_max, clock
@@ -54,8 +56,8 @@ class ParkedBoxes:
         self._newest.put((context.queue, context.id), parked, size)
 
     def take(self, context: JobContext) -> Box | None:
-        """Return what Redis has in the box of a claimed job. Return None if this worker has not kept the box, or the
-        kept box may be outdated.
+        """Return the kept box of a claimed job, so that it need not be read from Redis. Return None if this worker has
+        not kept the box, or if it may be outdated.
         """
         parked = self._newest.take((context.queue, context.id))
         if parked is None or context.life is None:

@@ -66,8 +66,8 @@ class _Child:
     """A lock that is held while the worker sends a message to the process. Another thread sends long messages, and
     messages on a pipe must not overlap."""
     reaped: bool = False
-    """True if the process group was killed, or the process may have been joined. In both cases another process may have
-    got its pid."""
+    """True if the process was killed or may have been joined. Another process may then have its pid, so no signal may
+    be sent."""
 
 
 class IsolationPool:

@@ -70,7 +70,7 @@ class Running:
         """The reason why the handler was asked to stop; None if it was not asked."""
         self.settled = False
         self.keeps = keeps
-        """How to keep the handler's result, as Returned.dump reads it; empty: the result is not kept."""
+        """The options for keeping the handler's result, as Returned.dump reads them; empty: the result is not kept."""
         self.value = ""
         """The kept result, as Returned.dump writes it; empty until the handler has returned, or if no result is
         kept."""
@@ -79,22 +79,25 @@ class Running:
 
     @property
     def audit_result(self) -> str:
-        """The part of each step's value that the log keeps: ``digest`` or ``full``. The log keeps the same part of the
-        job's result. If the job keeps no result, the task's option counts.
+        """How much of each step's value the audit log keeps: ``digest`` or ``full``. The log keeps as much of the job's
+        result. If the job keeps no result, the task's option counts.
         """
         return self.keeps or self.task.options.audit_result
 
     @property
     def waits(self) -> str:
-        """The numbers of the box entries for which the job parks, separated by commas; empty if the job does not
-        park."""
+        """The numbers of the waits and sleeps for which the job parks, separated by commas; empty if the job does not
+        park.
+        """
         ending = self.ending
         return ",".join(map(str, ending.waits)) if isinstance(ending, Parking) else ""
 
     def settlement(
         self, verdict: str, delay_ms: int = 0, reason: str = "error", error: str = "null"
     ) -> Settlement:
-        """Return a settlement of the claim with this verdict, and with the handler's result, costs and pauses."""
+        """Build the settlement that reports how the claim ended, with this verdict, and with the handler's result,
+        costs and pauses.
+        """
         ran_s = (self.ended or time.monotonic()) - self.started
         taken, pauses, steps = self.context.taken, self.context.pauses, self.context.steps
         known, save_again = NOTHING_KNOWN, None

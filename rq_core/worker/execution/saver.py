@@ -1,4 +1,4 @@
-"""Saves the steps of a worker's handlers. Each queue has at most one call under way.
+"""Saves the steps of durable jobs in Redis, for the handlers of one worker. Each queue has at most one call under way.
 
 Steps that end while a call is under way are saved by the next call.
 """
@@ -28,21 +28,21 @@ from rq_core.worker.execution.parked_boxes import ParkedBoxes
 from rq_core.worker.execution.running import Running
 
 PAUSE_S: Final = 0.5
-"""Seconds between two attempts to save entries that Redis could not store. The attempts end if the lease is no longer
-in force."""
+"""Seconds between two attempts to save steps that Redis could not store. The attempts end if the lease is no longer in
+force."""
 LEASE_PAUSE_S: Final = 0.05
-"""Seconds between two checks of the lease while the worker's heartbeat is late."""
+"""Seconds between two checks whether the lease is in force again, while the worker's heartbeat is late."""
 BYTES_MAX: Final = 1024 * 1024
-"""Maximum number of characters of values in one call, unless a single save has more."""
+"""Maximum number of characters of step values in one call, unless a single save has more."""
 LINGER_S: Final = 0.2
-"""Seconds until a job is parked if only an asyncio task that the handler has started waits, and not the handler's own.
-If a step begins or ends meanwhile, the time starts again."""
+"""Seconds until a waiting job is parked if its handler still runs: only an asyncio task that the handler has started
+waits. If a step begins or ends meanwhile, the time starts again."""
 T = TypeVar("T")
 End = Callable[[Running, Parking], None]
 
 
 class SavingClient(Protocol):
-    """The part of a client that a saver uses."""
+    """The methods of a client that a Saver uses."""
 
     calls: Operations
 
@@ -89,11 +89,15 @@ class Saver:
         return ThreadHome(saver, context, kept, calls, self.loop, stop)
 
     def _saver_for(self, running: Running) -> Saves:
-        """Return the saver for one claim. The box of a fork first gets the entries of its origin."""
+        """Return the saver for one claim. For a fork (a copy of a durable job), the saver first copies the steps of the
+        job from which it was made.
+        """
         return self if FORK_HEADER not in running.context.headers else ForkSaver(self, running)
 
     async def answer(self, running: Running, call: str, args: Sequence[Any]) -> Any:
-        """Answer a question of an isolated handler's process. The answer has only types of JSON."""
+        """Answer a question of an isolated handler's process, which has no connection to Redis. The answer has only
+        types of JSON.
+        """
         context = running.context
         if call == "lease":
             # The process of a handler that must stop may not know of that yet.
@@ -112,7 +116,7 @@ class Saver:
         return await self.client.run(plan(self.client.calls))
 
     async def load(self, context: JobContext, first: int = 1) -> Box | None:
-        """Return the entries of a job's box from number ``first`` on; None if the job's claim is not in force."""
+        """Return the saved entries of a job from number ``first`` on; None if the job's claim is not in force."""
         parked = self._parked.take(context) if first == 1 else None
         if parked is not None:
             return parked
@@ -122,17 +126,19 @@ class Saver:
         return await self.client.run(plan)
 
     def keep_box(self, context: JobContext) -> None:
-        """Keep the box of a job that this claim parks, for the job's next claim."""
+        """Keep the box (saved steps, waits and signals) of a job that this claim parks, so that the job's next claim
+        need not read it.
+        """
         box = context.steps.box_now()
         if box is not None:
             self._parked.keep(context, box)
 
     async def save(self, context: JobContext, records: Sequence[Saving]) -> SaveAnswer:
-        """Save entries of one job. Return index in ``records`` → NotSaved for a record that Redis refused, or the entry
-        of a wait or sleep that is over. All other records are left out: they are saved.
+        """Save entries of one job: steps, waits and sleeps. Returns index in ``records`` → NotSaved for a record that
+        Redis refused, or the entry of a wait or sleep that is over. All other records are left out: they are saved.
 
-        The steps have happened. So if Redis cannot store the entries now, they are sent again while the lease is in
-        force.
+        The steps have already happened. So if Redis cannot store the entries now, they are sent again while the lease
+        is in force.
         """
         while True:
             try:
@@ -145,7 +151,7 @@ class Saver:
                 await asyncio.sleep(PAUSE_S)
 
     async def _sent_in_parts(self, queue: str, records: Sequence[Saving]) -> SaveAnswer:
-        """Save entries in several calls, because one call may have at most BATCH_MAX."""
+        """Save entries of one job in several calls, because one call may have at most BATCH_MAX entries."""
         found: SaveAnswer = {}
         for first in range(0, len(records), BATCH_MAX):
             refused = await self._sent(queue, records[first : first + BATCH_MAX])
@@ -210,15 +216,15 @@ def _gathered(
 
 
 def _nothing() -> None:
-    """Do nothing: the end of a step in a thread needs no note."""
+    """Do nothing. This function ends a step in a thread, where no record of running steps is needed."""
 
 
 class Saves(Protocol):
-    """The part of a saver that the steps of one handler use."""
+    """The methods of a saver that the steps of one handler use."""
 
     @property
     def lease_holds(self) -> Callable[[str], bool]:
-        """The function that returns whether the leases of a given queue are in force by the worker's clock."""
+        """A function that returns, for a queue, whether the worker's leases are in force by the worker's clock."""
         ...
 
     async def ask(self, plan: Callable[[Operations], Plan[T]], /) -> T:
@@ -226,17 +232,21 @@ class Saves(Protocol):
         ...
 
     async def load(self, context: JobContext, first: int = 1, /) -> Box | None:
-        """Return the entries of the job's box from number ``first`` on; None if the claim is not in force."""
+        """Return the saved entries of the job from number ``first`` on; None if the claim is not in force."""
         ...
 
     async def save(self, context: JobContext, records: Sequence[Saving], /) -> SaveAnswer:
-        """Save entries. Return index in ``records`` → NotSaved for a record that Redis refused, or the entry of a wait
-        or sleep that is over. All other records are left out: they are saved."""
+        """Save entries of a durable job: steps, waits and sleeps. Returns index in ``records`` → NotSaved for a record
+        that Redis refused, or the entry of a wait or sleep that is over. All other records are left out: they are
+        saved.
+        """
         ...
 
 
 class _Home:
-    """The object through which the steps of one handler use the worker."""
+    """The object through which the steps of one handler use the worker: they save and load entries, and park the
+    job.
+    """
 
     is_async: bool
     can_park = False
@@ -255,7 +265,9 @@ class _Home:
 
 
 class LoopHome(_Home):
-    """The object through which the steps of an async handler use the worker."""
+    """The object through which the steps of an async handler use the worker: they save and load entries, and park the
+    job.
+    """
 
     is_async = True
 
@@ -283,7 +295,9 @@ class LoopHome(_Home):
         self._timer: asyncio.TimerHandle | None = None
 
     def began(self) -> Callable[[], None]:
-        """Note that a step has begun. Return the function that notes its end."""
+        """Record that a step has begun, so that the job does not park meanwhile. Return the function that records its
+        end.
+        """
         step: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unfinished.add(step)
 
@@ -296,8 +310,9 @@ class LoopHome(_Home):
         return ended
 
     async def let_end(self) -> None:
-        """Let no further step begin, and wait for the steps that still run. Steps may still run after their handler has
-        failed."""
+        """Allow no further step to begin, and wait for the steps that still run. Steps may still run after their
+        handler has failed.
+        """
         if self._context.steps is not None:
             self._context.steps.close()
         if self._timer is not None:
@@ -346,7 +361,7 @@ class LoopHome(_Home):
             await asyncio.sleep(LEASE_PAUSE_S)
 
     async def load(self, first: int = 1) -> Box | None:
-        """Return the entries of the job's box from number ``first`` on; None if the claim is not in force."""
+        """Return the saved entries of the job from number ``first`` on; None if the claim is not in force."""
         with self._calling():
             return await self._saver.load(self._context, first)
 
@@ -356,19 +371,22 @@ class LoopHome(_Home):
             return await self._saver.ask(plan)
 
     async def save(self, records: Sequence[Saving]) -> SaveAnswer:
-        """Save entries. Return index in ``records`` → NotSaved for a record that Redis refused, or the entry of a wait
-        or sleep that is over. All other records are left out: they are saved."""
+        """Save entries of a durable job: steps, waits and sleeps. Returns index in ``records`` → NotSaved for a record
+        that Redis refused, or the entry of a wait or sleep that is over. All other records are left out: they are
+        saved.
+        """
         with self._calling():
             return await self._saver.save(self._context, records)
 
     async def finish(self, saving: Coroutine[Any, Any, T]) -> T:
-        """Await a coroutine that saves entries. The coroutine goes on if the handler is cancelled meanwhile: a step
-        that has happened must be saved, and this run must know it."""
+        """Await a coroutine that saves entries. The coroutine goes on even if the handler is cancelled meanwhile: a
+        step that has happened must be saved, and this run must record that it was.
+        """
         return await asyncio.shield(asyncio.ensure_future(saving))
 
     @contextlib.contextmanager
     def _calling(self) -> Iterator[None]:
-        """Do not park the job while a call is under way."""
+        """Prevent the job from parking while a call to Redis is under way."""
         self._calls += 1
         self._consider()
         try:
@@ -378,12 +396,14 @@ class LoopHome(_Home):
             self._consider()
 
     def turn(self) -> asyncio.Lock:
-        """Return the lock of the job's saves, which lets one save run at a time."""
+        """Return the lock that lets only one save of the job run at a time."""
         return self._lock
 
 
 class ThreadHome(_Home):
-    """The object through which the steps of a handler in a thread use the worker. Each call blocks the thread."""
+    """The object through which the steps of a handler in a thread use the worker: they save and load entries, and park
+    the job. Each call blocks the thread.
+    """
 
     is_async = False
 
@@ -416,7 +436,7 @@ class ThreadHome(_Home):
             self._context.wait_cancelled(LEASE_PAUSE_S)
 
     async def load(self, first: int = 1) -> Box | None:
-        """Return the entries of the job's box from number ``first`` on; None if the claim is not in force."""
+        """Return the saved entries of the job from number ``first`` on; None if the claim is not in force."""
         return self._wait(self._saver.load(self._context, first))
 
     async def ask(self, plan: Callable[[Operations], Plan[T]]) -> T:
@@ -424,7 +444,7 @@ class ThreadHome(_Home):
         return self._wait(self._saver.ask(plan))
 
     async def park(self, entry: int) -> None:
-        """Raise Parking in the handler's thread, and let the loop end the handler."""
+        """Raise Parking in the handler's thread, so that the worker parks the job."""
         why = Parking((entry,))
         self._context.tell(why)
         # Before the thread reports its end.
@@ -434,8 +454,10 @@ class ThreadHome(_Home):
         raise why
 
     async def save(self, records: Sequence[Saving]) -> SaveAnswer:
-        """Save entries. Return index in ``records`` → NotSaved for a record that Redis refused, or the entry of a wait
-        or sleep that is over. All other records are left out: they are saved."""
+        """Save entries of a durable job: steps, waits and sleeps. Returns index in ``records`` → NotSaved for a record
+        that Redis refused, or the entry of a wait or sleep that is over. All other records are left out: they are
+        saved.
+        """
         return self._wait(self._saver.save(self._context, records))
 
     async def finish(self, saving: Coroutine[Any, Any, T]) -> T:
@@ -444,6 +466,6 @@ class ThreadHome(_Home):
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Hold the lock of the job's saves, which lets one save run at a time."""
+        """Hold the lock that lets only one save of the job run at a time."""
         with self._lock:
             yield

@@ -1,8 +1,8 @@
 """Sends the progress of running jobs, and the chunks of their streams, to Redis.
 
-A handler stores its progress and its chunks in a Showing object, and goes on. Usually one call per queue sends the new
-progress and chunks of all jobs of the queue: GATHER_S after a chunk, or SHOW_S after the last call if there is only
-progress. Only the last progress of a job is sent. Before the worker settles a claim, it sends the progress and the
+A handler stores its progress and its chunks of text in a Showing object, and goes on. Usually one call per queue sends
+the new progress and chunks of all jobs of the queue: GATHER_S after a chunk, or SHOW_S after the last call if there is
+only progress. Only the last progress of a job is sent. Before the worker settles a claim, it sends the progress and the
 chunks that are left.
 """
 
@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 SHOW_S: Final = 0.5
 """Seconds between two calls that send the progress of jobs."""
 GATHER_S: Final = 0.1
-"""Seconds for which chunks are gathered before a call sends them."""
+"""Seconds for which chunks of streams are gathered before a call sends them."""
 LAST_S: Final = 2.0
-"""Maximum seconds that a settlement waits until the last progress and chunks of its job are sent."""
+"""Maximum seconds for which a job's settlement waits until the last progress and chunks of the job are sent."""
 AGAIN_S: Final = 1.0
 """Maximum seconds after a failed call until the progress and the chunks of this call are sent again."""
 RECORDS_MAX: Final = 1_000
@@ -44,7 +44,7 @@ _Key = tuple[str, str, str]
 
 
 class _Shown(NamedTuple):
-    """A claim with progress or chunks to send."""
+    """A claim whose job has progress or chunks of its stream to send."""
 
     context: JobContext
     showing: Showing
@@ -59,7 +59,7 @@ class ShowingClient(Protocol):
 
 
 class Shows:
-    """Sends the progress and the chunks of one worker's jobs."""
+    """Sends the progress of one worker's jobs, and the chunks of their streams, to Redis."""
 
     def __init__(self, client: ShowingClient, worker: str) -> None:
         self._client = client
@@ -81,18 +81,18 @@ class Shows:
         self._has_warned = False
 
     def begin(self, context: JobContext) -> Showing:
-        """Return the object in which the handler of a claim stores its progress and chunks."""
+        """Return the object in which a handler stores its progress and the chunks of its stream."""
         return Showing(lambda showing: self._told(context, showing))
 
     def attach(self) -> None:
-        """Store the loop on which handlers start. Call this on that loop."""
+        """Store the event loop on which the worker runs. Call this on that loop."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._thread = threading.get_ident()
             self._sending = asyncio.Lock()
 
     def _told(self, context: JobContext, showing: Showing) -> None:
-        """Note that a claim has progress or chunks to send. Any thread may call this."""
+        """Record that a claim has progress or chunks to send, and send them soon. Any thread may call this."""
         assert self._loop is not None
         if threading.get_ident() == self._thread:
             self._note(context, showing)
@@ -179,7 +179,9 @@ class Shows:
     def _not_sent(
         self, queue: str, error: RqCoreError, group: Iterable[tuple[_Shown, NotSent]]
     ) -> None:
-        """Log the first failure of a call. Send the progress and chunks of ``group`` again within AGAIN_S."""
+        """Log the first failure of a call. Send the progress and the chunks of the claims in ``group`` again within
+        AGAIN_S.
+        """
         if not self._has_warned:
             self._has_warned = True
             log.warning("what jobs of queue %s show was not sent: %s", queue, error)

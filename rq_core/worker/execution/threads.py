@@ -18,10 +18,11 @@ T = TypeVar("T")
 
 
 class Threads(Generic[T]):
-    """For each submitted thing, calls ``work(thing)`` in a thread, then ``on_end(thing, error)`` on the loop.
+    """Runs ``work(thing)`` in a thread for each submitted thing (such as a claim), then calls ``on_end(thing, error)``
+    on the event loop.
 
-    Up to ``threads`` things run at once, and the caller must not submit more. So no thing waits for a thread. A thread
-    starts when it is first needed. Context variables that ``work`` sets are gone after the call.
+    Up to ``threads`` things run at once, and the caller must not submit more. So each thing starts at once. A thread is
+    created when it is first needed. Context variables that ``work`` sets are gone after the call.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Threads(Generic[T]):
         self._queue: queue.SimpleQueue[T | None] = queue.SimpleQueue()
         self._ended: deque[tuple[T, BaseException | None]] = deque()
         self._told = False
-        """True if the loop was woken for things that ended, and has not collected them yet."""
+        """True if the event loop was woken for calls that ended, and has not processed them yet."""
         self._open = 0
         """Number of things that were submitted and have not ended."""
         self._threads: list[threading.Thread] = []

@@ -24,7 +24,9 @@ timers (for instance because each job has its own limit), an empty timer is remo
 
 
 class _Timer(Generic[T]):
-    """The timer of one limit. ``ends``: thing → monotonic time at which the limit of this thing expires."""
+    """One timer for all things (such as handlers) with the same limit. ``ends``: thing → monotonic time at which its
+    limit expires.
+    """
 
     __slots__ = ("ends", "timer")
 
@@ -34,14 +36,16 @@ class _Timer(Generic[T]):
 
 
 class TimeLimits(Generic[T]):
-    """Calls ``on_over`` once, on the loop, for each thing that runs longer than its limit."""
+    """Calls ``on_over`` once, on the event loop, for each thing (such as a handler) that runs longer than its limit."""
 
     def __init__(self, on_over: Callable[[T], None]) -> None:
         self._on_over = on_over
         self._timers: dict[float, _Timer[T]] = {}
 
     def begin(self, thing: T, seconds: float) -> float:
-        """Limit a thing to ``seconds`` from now. Return the monotonic time at which the limit expires."""
+        """Start a time limit of ``seconds`` for a thing, such as a handler. Return the monotonic time at which the
+        limit expires.
+        """
         timer = self._timers.get(seconds)
         if timer is None:
             timer = self._timers[seconds] = _Timer()
