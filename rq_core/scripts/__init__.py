@@ -1,16 +1,16 @@
-"""Turns the files in ``lua/`` into the functions and scripts that Redis runs.
+"""Turns the Lua files in ``lua/`` into the functions and scripts that Redis runs.
 
-This room parses the headers of the files and assembles the text of each script. Redis takes the text in one of two
-forms: as a function, or as a script if the server loads no functions. This room sends nothing.
+This package parses the headers of the files and assembles the text of each script. Redis takes the text in one of two
+forms: as a function, or as a script if the server loads no functions. This package sends nothing to Redis.
 
 Read ``header`` first, then ``assemble`` and ``script``.
 
 - ``header``: parses the header of a file.
 - ``source``: parses a file.
 - ``binding``: gives names to the keys and arguments of a call.
-- ``constants``: facts of the model as Lua constants.
-- ``rooms``: groups the includes of a script by folder.
+- ``constants``: Lua constants, from the values that Python uses.
+- ``rooms``: groups the includes (shared Lua files) of a script by folder.
 - ``assemble``: makes the whole text of a script.
 - ``script``: the commands that load and call a script.
-- ``plain``: the programs of ``lua/plain``.
+- ``plain``: the short Lua programs in ``lua/plain``, which are not assembled.
 """

@@ -1,4 +1,5 @@
-"""Assembles the text of a script from its head (see ``binding``), its includes (see ``rooms``) and its body.
+"""Assembles the text of a Lua script from three parts: its head, which names the keys and arguments (see ``binding``);
+its includes, the Lua files that scripts share (see ``rooms``); and its body.
 
 The text defines a Lua function ``run(KEYS, ARGV)``. The module ``script`` adds a few lines, which register ``run`` as a
 Redis function or call it in a script. Redis executes the other lines of a library once, when it loads the library. So
@@ -56,26 +57,30 @@ _BASE_META: Final = ("layout", "epoch", "replid")
 _GLOBALS: Final = (
     "redis", "cjson", "ipairs", "math", "next", "pairs", "pcall", "string", "table", "tonumber", "type", "unpack",
 )  # fmt: skip
-"""Names of Lua and Redis that scripts use. A call reads a local faster than a name in Redis' guarded table of globals.
-The table lacks these names while a library is loaded, so the first call copies them into locals."""
+"""Names of Lua's and Redis' globals that scripts use. The assembled text copies the globals into locals, which a call
+reads faster. The globals do not exist while a library is loaded, so the first call copies them."""
 
 
 @dataclass(frozen=True)
 class Assembled:
-    """The assembled text of a script, and the keys and arguments of a call. The text lacks the first and last lines
-    that Redis needs."""
+    """The assembled text of a Lua script, and the keys and arguments that a call must pass. The text lacks the first
+    and last lines that Redis needs.
+    """
 
     header: Header
     text: str
     keys: tuple[str, ...]
     on_demand: Mapping[str, tuple[str, ...]]
-    """Extra keys, by fact about a queue (the ``Fact`` of a header). Only calls to queues with the fact carry them."""
+    """Extra keys that only some calls need: fact → keys. A fact is a field of the queue's key ``meta`` that is set if
+    the queue uses a feature. Calls to such a queue must pass the extra keys."""
     args: tuple[str, ...]
     each: tuple[str, ...]
 
 
 def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
-    """Return the assembled script. The includes of ``variant`` replace the shipped includes with the same names."""
+    """Return the assembled Lua script. For tests, the includes (shared Lua files) of ``variant`` replace the shipped
+    includes with the same names.
+    """
     script = read(lua / f"{name}.lua")
     if script.header.name != name:
         raise HeaderError(f"{name}.lua calls itself {script.header.name}")
@@ -149,7 +154,9 @@ def assemble(lua: Path, name: str, variant: Variant) -> Assembled:
 def _endings(
     script: Source, includes: Mapping[str, Source], words: Container[str]
 ) -> Iterator[str]:
-    """Yield the Lua functions that decide, at a job's end, which of the job's other data end, too."""
+    """Yield Lua functions that run when a job ends. They decide which other data of the job end with it, such as its
+    unique name.
+    """
     users = (script, *includes.values())
     parts = [includes[name].header for name in endings_of(part_steps(includes, users))]
     if "may_end_more" in words:
@@ -162,10 +169,11 @@ def _endings(
 def _keys_of(
     header: Header, includes: Mapping[str, Source]
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """Return the keys of a script and its includes, as two values: the keys that every call carries, and further keys
-    by fact.
+    """Return the keys that a script and its includes use, as two values: the keys that every call must pass, and extra
+    keys by fact.
 
-    A fact is a field of the queue's ``meta``. Only calls to queues that have the fact carry its further keys.
+    A fact is a field of the queue's key ``meta`` that is set if the queue uses a feature. Only calls to such a queue
+    pass the extra keys.
     """
     headers = (header, *(include.header for include in includes.values()))
     known = {"ready", EVERY, *KEY_TYPES}
@@ -187,9 +195,9 @@ def _keys_of(
 
 
 def _begin(rooms: Iterable[str]) -> str:
-    """Return the Lua function ``begin``, which calls the ``reset`` function of each include.
+    """Return the Lua function ``begin``, which calls the ``reset`` function of each include at the beginning of a call.
 
-    The text of ``begin`` has one call for each function, because a loop over a list would take twice as long.
+    The text of ``begin`` has one line per ``reset`` function, because a loop over a list would take twice as long.
     """
     count = sum(room.count(RESET) for room in rooms)
     names = [f"reset_{n}" for n in range(1, count + 1)]
@@ -205,8 +213,9 @@ def _begin(rooms: Iterable[str]) -> str:
 
 
 def _facts_of(header: Header, includes: Mapping[str, Source]) -> dict[str, tuple[str, ...]]:
-    """Return the fields of ``meta`` that a script and its includes read, as two lists: ``meta`` for the beginning of a
-    call, and ``later`` for fields that may be read later."""
+    """Return the fields of the queue's key ``meta`` that a script and its includes read, as two lists: fields that are
+    read at the beginning of a call, and fields that may be read later.
+    """
     headers = (header, *(include.header for include in includes.values()))
     return {
         "meta": tuple(

@@ -1,6 +1,7 @@
-"""Makes the head of a script from its header: Lua code that names the keys and arguments, and checks them.
+"""Generates the beginning of a Lua script from its header: code that gives names to the keys and arguments, and checks
+them.
 
-Only this module writes indexes of KEYS and ARGV.
+No other module writes indexes of KEYS and ARGV.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from rq_core.model.table import machine
 from rq_core.scripts.header import Header, HeaderError
 
 EVERY: Final = "every"
-"""The word in a header for all keys that a queue may have."""
+"""The word in a script's header that means all keys that a queue may have."""
 READY: Final = tuple(f"ready:{n}" for n in range(len(machine.PRIORITIES)))
 _SIZES: Final = {"hash": "HLEN", "zset": "ZCARD", "list": "LLEN", "stream": "XLEN"}
-"""By type of key, the cheapest command that fails for a key of another type."""
+"""Type of key → a cheap Redis command that fails if the key has another type."""
 
 
 def names_of(words: Iterable[str]) -> tuple[str, ...]:
@@ -26,7 +27,9 @@ def names_of(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def argument_names(header: Header) -> tuple[str, ...]:
-    """Return the names of a script's arguments. A number `NAME` also has the name `NAME_text` for its text."""
+    """Return the names of a script's arguments. For an argument `NAME` that is a number, the name `NAME_text` means its
+    text.
+    """
     records = ("each", "each_count", "column", "same") if header.words("Each") else ()
     tails = ("tails",) if "Tail" in header.sections else ()
     texts = (f"{word.removesuffix(':int')}_text" for word in header.words("Args") if ":int" in word)
@@ -34,20 +37,23 @@ def argument_names(header: Header) -> tuple[str, ...]:
 
 
 def in_order(words: Iterable[str]) -> tuple[str, ...]:
-    """Return the keys that a header names, in the order in which each call carries them."""
+    """Return the keys that a script's header names, in the order in which each call passes them."""
     given = set(words)
     order = dict.fromkeys("ready" if key in READY else key for key in KEY_TYPES)
     return tuple(order) if EVERY in given else tuple(key for key in order if key in given)
 
 
 def names_in_redis(words: Iterable[str]) -> tuple[str, ...]:
-    """Return the names in Redis of the keys that a header names. The word ``ready`` means four lists."""
+    """Return the names of the Redis keys that a script's header names. The word ``ready`` in a header means four
+    lists.
+    """
     return tuple(key for word in words for key in (READY if word == "ready" else (word,)))
 
 
 def bind_keys(declared: tuple[str, ...], named: Container[str]) -> str:
-    """Return the Lua assignments of the keys in ``named``, such as ``meta = KEYS[1]``. ``ready`` is a table, indexed
-    from 0."""
+    """Return Lua assignments that give names to the keys of a call, such as ``meta = KEYS[1]``. The four lists of ready
+    jobs become one table ``ready``, indexed from 0.
+    """
     lines, at = [], 1
     for word in declared:
         count = len(READY) if word == "ready" else 1
@@ -64,8 +70,9 @@ def bind_keys(declared: tuple[str, ...], named: Container[str]) -> str:
 
 
 def bind_on_demand(groups: Mapping[str, tuple[str, ...]], behind: int) -> str:
-    """Return the Lua assignments of the keys that not every call carries. ``behind`` is the number of keys that come
-    before these: every call carries those keys. A key that a call lacks is nil."""
+    """Return Lua assignments that give names to the extra keys, which only some calls pass. A missing extra key is nil.
+    ``behind`` is the number of keys that every call passes; the extra keys come after them.
+    """
     if not groups:
         return ""
     names = [name for group in groups.values() for name in group]
@@ -84,8 +91,10 @@ def bind_on_demand(groups: Mapping[str, tuple[str, ...]], behind: int) -> str:
 
 
 def refuse_keys(groups: Mapping[str, tuple[str, ...]]) -> str:
-    """Return the Lua function ``refuse_keys()``. A call must carry the keys of each fact (field of ``meta``) that the
-    queue has. If the call lacks some of these keys, the Lua function returns the refusal of the call; else nil."""
+    """Return the Lua function ``refuse_keys()``, which checks that a call passes the extra keys that the queue needs. A
+    queue needs extra keys for each fact: a field of its key ``meta`` that is set if the queue uses a feature. If some
+    of these keys are missing, the Lua function returns the refusal of the call; else nil.
+    """
     lacks = {fact: f"facts.{fact} and not {group[0]}" for fact, group in groups.items()}
     if not lacks:
         return "local function refuse_keys() return nil end"
@@ -102,7 +111,9 @@ def refuse_keys(groups: Mapping[str, tuple[str, ...]]) -> str:
 
 
 def may_end_more(facts: Iterable[str]) -> str:
-    """Return the Lua function ``may_end_more()``. It returns whether the queue may have data that end with a job."""
+    """Return the Lua function ``may_end_more()``. It returns whether the queue uses a feature whose data may end with a
+    job, such as unique names.
+    """
     found = " or ".join(f"facts.{fact}" for fact in facts)
     return f"local function may_end_more() return {found or 'false'} end"
 
@@ -110,8 +121,8 @@ def may_end_more(facts: Iterable[str]) -> str:
 def decide_parts(parts: Iterable[Header]) -> str:
     """Return the Lua function ``decide_parts(id, job, line, outcome, fence)``, which scripts call when a job ends.
 
-    A part is an include for data that may end with a job. The function calls ``decide`` of each part that concerns the
-    job, and returns whether any data end with the job.
+    A part is an include (shared Lua file) for data that may end with a job. The Lua function calls ``decide`` of each
+    part that concerns the job, and returns whether any data end with the job.
     """
     lines = ["local function decide_parts(id, job, line, outcome, fence)", "local found = false"]
     numbered = enumerate(parts, 1)
@@ -137,16 +148,18 @@ def decide_parts(parts: Iterable[Header]) -> str:
 
 
 def bind_texts(header: Header, shared: Iterable[str]) -> str:
-    """Return the Lua assignments of ``NAME_text``, the text of the number ``NAME``, for the names in ``shared``."""
+    """Return Lua assignments that give each number ``NAME`` in ``shared`` a second name, ``NAME_text``, for its
+    text.
+    """
     places = {f"{name}_text": at for at, name in enumerate(names_of(header.words("Args")), 1)}
     return "\n".join(f"{word} = ARGV[{places[word]}]" for word in shared if word in places)
 
 
 def key_check(header: Header) -> str:
-    """Return the Lua function ``check_keys()``. It fails if a key has a wrong type. Only keys that the file writes
+    """Return the Lua function ``check_keys()``. It fails if a key has a wrong type. Only keys that the script writes
     without reading them first are checked.
 
-    The check comes first, because a failure after the first write would come too late.
+    Scripts call it before their first write, because an error after a write would leave the write half done.
     """
     lines = []
     for word in header.words("Unread"):
@@ -178,11 +191,11 @@ function integer(text)
   return value
 end
 end"""
-"""The Lua function ``integer``, which accepts only whole numbers. It refuses nan, inf and fractions, which Lua takes
-for numbers. The text of an argument must consist of digits. The text of a record's field is not compared with a
-pattern, since that would cost time for each job. A whole number is below 10^13, so that its sum with a Unix time in ms
-still has the 14 digits that Lua writes exactly. Most arguments are the same in each call, so the function caches some
-of them."""
+"""The Lua function ``integer``, which converts text to a whole number and refuses all other text, also nan, inf and
+fractions, which Lua takes for numbers. The text of an argument must consist of digits. The text of a record's field is
+not compared with a pattern, since that would cost time for each job. A whole number is below 10^13, so that its sum
+with a Unix time in ms still has the 14 digits that Lua writes exactly. Most arguments are the same in each call, so the
+function caches some of them."""
 
 
 _COLUMN: Final = """function column(n)
@@ -203,7 +216,8 @@ end"""
 
 
 def each_record(header: Header, shared: Iterable[str]) -> str:
-    """Return Lua functions that return the fields of a script's records; an empty text if the script takes no records.
+    """Return Lua functions that read the records of a call; an empty text if the script takes no records. A record has
+    the fields of one job.
 
     ``each(i)`` returns the fields of record i. ``column(n)`` returns field n of all records. ``same(n)`` returns field
     n if all records have the same text there, else nil. ``column`` and ``same`` are left out if no include uses them.
@@ -233,8 +247,9 @@ def each_record(header: Header, shared: Iterable[str]) -> str:
 
 
 def bind_tail(header: Header, shared: Iterable[str]) -> str:
-    """Return the Lua function ``tails()``. It returns two tables by record number: the texts after the records, and the
-    notes on these texts."""
+    """Return the Lua function ``tails()``, which reads the texts that a call passes after its records. It returns two
+    tables by record number: the texts, and the notes on these texts.
+    """
     if "Tail" not in header.sections:
         return ""
     return f"""local has_tail
@@ -251,8 +266,9 @@ end"""
 
 
 def bind_args(header: Header, shared: Iterable[str], keys: int) -> str:
-    """Return the Lua assignments of the arguments, and of the records for ``each``. The locals in ``shared`` are
-    declared already. A call with more than ``keys`` keys may have a tail: texts after the records."""
+    """Return Lua assignments that give names to the arguments of a call, and to its records for ``each``. The locals in
+    ``shared`` are declared already. A call with more than ``keys`` keys may have texts after its records.
+    """
     args, each = header.words("Args"), header.words("Each")
     known = set(shared)
 

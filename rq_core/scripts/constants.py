@@ -1,4 +1,4 @@
-"""Facts of the model as Lua constants, such as the fields of a state line."""
+"""Constants of the Lua scripts, generated from the values that Python uses, such as the fields of a state line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OF_SCRIPT: Final = {
     "LATER": "the counters that headers name only under Later",
     "PART_FACTS": "the fields of `meta` that switch parts on, see `include/call/parts`",
 }
-"""The constants whose values differ between scripts, each with its meaning."""
+"""The Lua constants whose values differ between scripts: name → meaning."""
 
 _SETTINGS: Final = settings.SETTINGS.values()
 
@@ -113,14 +113,14 @@ CONSTANTS: Final = {
         "about how many entries an outbox without a mirror keeps",
     ),
 }
-"""The constants that are the same for all scripts, by name: the value in Lua, and the meaning."""
+"""The Lua constants that are the same for all scripts: name → (value in Lua, meaning)."""
 
 
 def constants(*, meta: Iterable[str], later: Iterable[str], parts: Iterable[str]) -> dict[str, str]:
     """Return the Lua declarations of a script's constants, by name.
 
-    ``meta`` are the fields of the queue's ``meta`` in the section Meta of the script's headers, and ``later`` those in
-    the section Later. ``parts`` are the fields of ``meta`` that switch parts on.
+    ``meta`` are the fields of the queue's key ``meta`` that the script reads when it begins, and ``later`` those that
+    it may read later. ``parts`` are the fields that say which features the queue uses.
     """
     meta, counters = tuple(meta), settings.COUNTERS
     counted = ["v", *(name for name in meta if name in counters)]

@@ -39,7 +39,7 @@ _USED = re.compile(r"(\w+)\(([\w\s]+)\)\s*")
 
 
 class HeaderError(Exception):
-    """Raised for a wrong header of a Lua file. Such a header is a bug in rq-core."""
+    """Raised if the header of a Lua file is wrong. This means a bug in rq-core."""
 
 
 @dataclass(frozen=True)
@@ -51,19 +51,20 @@ class Header:
     sections: Mapping[str, str]
 
     def words(self, section: str) -> tuple[str, ...]:
-        """Return the words of a section; an empty tuple if the header does not have the section."""
+        """Return the words of one section of the header; an empty tuple if the header lacks the section."""
         return tuple(self.sections.get(section, "").split())
 
     @property
     def transitions(self) -> tuple[str, ...]:
-        """The transitions in the header, each as ``source -event-> target``."""
+        """The transitions of jobs between states that the header names, each as ``source -event-> target``."""
         text = " ".join(self.sections.get("Transitions", "").split())
         return tuple(part.strip() for part in text.split(",") if part.strip())
 
     @cached_property
     def uses(self) -> dict[str, tuple[str, ...]]:
-        """The names that the file takes from includes, by include. Raises HeaderError if the section is not a list of
-        ``include(name…)``."""
+        """The names that the file uses from includes (shared Lua files), by include. Raises HeaderError if the section
+        is not a list of ``include(name…)``.
+        """
         text = self.sections.get("Uses", "")
         if _USED.sub("", text):
             raise HeaderError(f"{self.name}: Uses takes include(name…), not {text}")
@@ -82,8 +83,9 @@ def parse_header(text: str, where: str) -> Header:
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A change of scripts for a test: includes that replace shipped ones, and Lua text before the body. An empty
-    variant changes nothing."""
+    """A change of the Lua scripts for a test: includes (shared Lua files) that replace the shipped ones, and Lua text
+    that is inserted before the body. An empty variant changes nothing.
+    """
 
     includes: Mapping[str, str] = field(default_factory=dict)
     prelude: str = ""

@@ -1,7 +1,8 @@
-"""The programs of ``lua/plain``, which are sent with EVAL. They read many keys at one moment, or write without changing
-a job.
+"""The Lua programs in ``lua/plain``, which are sent with EVAL. They read many keys at one moment, or write without
+changing a job.
 
-They make no transition, write no event and use no call slot, so they are not assembled.
+They change no job's state, write no event, and may be repeated without a call number. So they need none of the includes
+that other scripts are assembled from.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from rq_core.scripts.script import lua_directory
 from rq_core.scripts.source import PLAIN, read
 
 BY_DIGEST: Final = "EVALSHA_RO"
-"""The name of the command that calls a program by its digest."""
+"""The Redis command that calls a read-only program by its digest."""
 _TEXTS: Final[dict[str, str]] = {}
-"""Digest → text of the programs that were called by their digests."""
+"""Digest → text of those programs that were called by their digests."""
 
 
 def plain_names() -> tuple[str, ...]:
@@ -28,7 +29,8 @@ def plain_names() -> tuple[str, ...]:
 
 @cache
 def plain_text(name: str, **given: str | int) -> str:
-    """Return the text of a program. Locals are added for its keys, its arguments and the constants in ``given``.
+    """Return the text of a program in ``lua/plain``. It begins with Lua locals for its keys, its arguments and the
+    constants in ``given``.
 
     Raises HeaderError if ``given`` differs from the constants that the header names, or OSError if the file does not
     exist.
@@ -51,15 +53,17 @@ def plain_text(name: str, **given: str | int) -> str:
 
 
 def by_digest(command: Sequence[Any]) -> list[Any]:
-    """Return a command EVAL_RO with the digest of its program in place of the text.
+    """Return a shorter form of a command EVAL_RO: with the digest of its program in place of the text.
 
-    The server computes the digest of each text that it gets: some 25 instructions a byte.
+    This saves time, because the server computes the digest of each text that it gets: some 25 instructions a byte.
     """
     return [BY_DIGEST, _digest_of(command[1]), *command[2:]]
 
 
 def in_full(command: Sequence[Any]) -> list[Any]:
-    """Return a command of ``by_digest`` with the text of its program, for a server that lacks the program."""
+    """Return a command that ``by_digest`` has made, with the text of its program. It is for a server that does not know
+    the program.
+    """
     return ["EVAL_RO", _TEXTS[command[1]], *command[2:]]
 
 

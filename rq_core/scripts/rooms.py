@@ -1,10 +1,9 @@
-"""Puts the includes of a script into rooms. Each folder of ``lua/`` is a room.
+"""Groups the includes of a Lua script into rooms. An include is a Lua file that scripts share. A room is the code of
+one folder of ``lua/``, in one Lua function.
 
-    local emit, open_call = (function(digits)    names that other rooms use, and names that this room takes from others
-    local emit, fact, open_call                  names that files of the room give to other files
-    do … end                                     one file
-    return emit, open_call
-    end)(digits)
+local emit, open_call = (function(digits) names that other rooms use, and names that this room takes from others local
+emit, fact, open_call names that files of the room give to other files do … end one file return emit, open_call
+end)(digits)
 
 A file sees only the names of other files that its header lists under Uses. So the names in a room do not count against
 the 200 locals that Lua allows in the code outside. A room costs no time in a call, because it is a function that is
@@ -26,55 +25,58 @@ from rq_core.scripts.header import Header, HeaderError, Variant
 from rq_core.scripts.source import Part, Source, include_paths, read, source
 
 VARIABLES: Final = ("now", "now_text", "facts")
-"""The variables of includes that every room may read. Only the file that defines a variable assigns it."""
+"""Lua variables that the code of every folder may read. Only the file that defines a variable assigns it."""
 RESET: Final = "resets[#resets + 1] = reset"
 PARTS: Final = "parts"
-"""The include that runs the steps of parts: lua/include/call/parts.lua."""
+"""The name of the include (shared Lua file) that calls the functions of *parts*: includes for data that may end with a
+job."""
 RUN: Final = "run_parts"
 DECIDE: Final = "decide_parts"
 DECIDE_STEP: Final = "decide"
 STEPS: Final = (DECIDE_STEP, "check", "append", "write")
 TABLE: Final = "PARTS"
 ENDINGS: Final = "ENDINGS"
-"""TABLE and ENDINGS are the names of two Lua tables that the include PARTS reads. TABLE has the parts of the script,
-and ENDINGS has those parts whose data may end with a job."""
+"""The name of a Lua table. TABLE and ENDINGS name two tables that the include PARTS reads. The first has the parts of
+the script: includes for data that may end with a job. The second has the functions that decide whether these data
+end."""
 NEW_ROOM: Final = "ends"
-"""The room of an include that only a variant has."""
+"""The name of the room (group of Lua files) for an include that exists only in a test's variant of the scripts."""
 _HELPERS: Final = ("whole_number", "integer", "refuse_keys", "may_end_more", "decide_parts")
 OPENING: Final = "(function("
-"""The Lua text that begins a room, after the names that other rooms take from it."""
+"""The Lua text with which a room (the function around the files of one folder) begins."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """The includes of a script as Lua text, and what must be declared before them."""
+    """The includes (shared Lua files) of a script as one Lua text, and what must be declared before this text."""
 
     rooms: tuple[str, ...]
     words: frozenset[str]
-    """The words in all rooms that may be names of locals."""
+    """All words in this text that may be names of Lua locals."""
     constants: tuple[str, ...]
-    """The constants that must be declared before the rooms."""
+    """The constants that must be declared before the text."""
     variables: tuple[str, ...]
-    """The variables that must be declared before the rooms."""
+    """The variables that must be declared before the text."""
 
 
 @dataclass(frozen=True)
 class _File:
-    """An include, reduced to the definitions that a script needs."""
+    """An include (shared Lua file), reduced to the definitions that a script needs."""
 
     source: Source
     room: str
     parts: tuple[Part, ...]
     given: tuple[str, ...]
-    """The names that other files take from the include."""
+    """The names defined here that other files use."""
     given_out: tuple[str, ...]
-    """The names in ``given`` that are used outside of the include's room: by the script, or by files of other rooms."""
+    """The names in ``given`` that the script or files of other folders use."""
     part: str = ""
-    """The Lua lines by which the include joins the parts of the script; empty if it is no part."""
+    """The Lua lines that add this file to the table of parts: includes for data that may end with a job. Empty if the
+    file is no part."""
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """The words in these definitions that may be names of locals."""
+        """The words in these definitions that may be names of Lua locals."""
         return frozenset[str]().union(*(part.words for part in self.parts))
 
 
@@ -92,15 +94,18 @@ def _look_up(lua: Path, name: str, variant: Variant) -> Source:
 
 
 def facts_of_parts(lua: Path, variant: Variant) -> tuple[str, ...]:
-    """Return the fields of a queue's ``meta`` that switch parts on, for all parts. A part is an include for data that
-    may end with a job."""
+    """Return the fields of a queue's key ``meta`` that say which parts the queue needs. A part is an include (shared
+    Lua file) for data that may end with a job.
+    """
     names = _look_up(lua, PARTS, variant).header.words("Parts")
     headers = (_look_up(lua, name, variant).header for name in names)
     return tuple(dict.fromkeys(fact for header in headers for fact in header.words("Fact")))
 
 
 def includes_of(lua: Path, script: Source, variant: Variant) -> dict[str, Source]:
-    """Return the includes that a script needs, by name. Each comes after the includes that it uses."""
+    """Return the includes (shared Lua files) that a script needs, by name. Each comes after the includes that it uses
+    itself.
+    """
     found: dict[str, Source] = {}
     look_up = partial(_look_up, lua, variant=variant)
 
@@ -126,10 +131,10 @@ def includes_of(lua: Path, script: Source, variant: Variant) -> dict[str, Source
 def part_steps(
     includes: Mapping[str, Source], users: Sequence[Source]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the steps of each part that a script runs, by part, in the order in which the parts run; an empty dict for
-    a script that runs no parts.
+    """Return the names of the Lua functions of each part that a script calls, by part, in the order in which the parts
+    run; an empty dict for a script that calls no parts.
 
-    A part is an include for data that may end with a job. Its steps are Lua functions.
+    A part is an include (shared Lua file) for data that may end with a job.
     """
     taken = {word for user in users for word in user.header.uses.get(PARTS, ())}
     if RUN not in taken:
@@ -145,7 +150,9 @@ def part_steps(
 def build(
     lua: Path, script: Source, includes: Mapping[str, Source], known: Mapping[str, str]
 ) -> Built:
-    """Return the rooms of a script. ``known`` has the Lua declarations of constants, by name."""
+    """Return the includes (shared Lua files) of a script as Lua text, grouped by folder. ``known`` has the Lua
+    declarations of constants, by name.
+    """
     files = _files(lua, script, includes)
     rooms = {room: [f for f in files.values() if f.room == room] for room in _order(files)}
     words = {room: frozenset[str]().union(*(f.words for f in here)) for room, here in rooms.items()}
@@ -181,13 +188,16 @@ def build(
 def include_words(
     lua: Path, script: Source, includes: Mapping[str, Source]
 ) -> dict[str, frozenset[str]]:
-    """Return the words in each include, by include. Only the definitions that the script needs are read."""
+    """Return, by include, the words in the include that may be names of Lua locals. Definitions that the script does
+    not need are left out.
+    """
     return {name: file.words for name, file in _files(lua, script, includes).items()}
 
 
 def _files(lua: Path, script: Source, includes: Mapping[str, Source]) -> dict[str, _File]:
-    """Return the includes with only the functions that the script needs. A script by digest (EVALSHA) creates all its
-    functions in each call, so each function costs time."""
+    """Return the includes (shared Lua files) of a script, each with only the functions that the script needs. This
+    saves time: a script that is called by its digest (EVALSHA) creates all its functions in each call.
+    """
     _check_names(script, includes)
     paths = include_paths(lua)
     found: dict[str, _File] = {}
@@ -211,13 +221,16 @@ def _files(lua: Path, script: Source, includes: Mapping[str, Source]) -> dict[st
 
 
 def endings_of(parts: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return the names of the parts that have a function ``decide``. When a job ends, this function decides whether the
-    part's data end, too."""
+    """Return the names of those parts that have a Lua function ``decide``. A part is an include for data that may end
+    with a job. When a job ends, ``decide`` says whether the part's data end, too.
+    """
     return tuple(name for name, steps in parts.items() if DECIDE_STEP in steps)
 
 
 def _joined(name: str, parts: Mapping[str, Sequence[str]]) -> str:
-    """Return the Lua lines that add a part to the tables PARTS and ENDINGS."""
+    """Return the Lua lines that add a part to the Lua tables named by TABLE and ENDINGS. A part is an include for data
+    that may end with a job.
+    """
     place, steps = list(parts).index(name) + 1, parts[name]
     named = ", ".join(f"{step} = {step}" for step in steps if step != DECIDE_STEP)
     line = f"{TABLE}[{place}] = {{lists = lists, {named}}}"
@@ -227,7 +240,9 @@ def _joined(name: str, parts: Mapping[str, Sequence[str]]) -> str:
 
 
 def _check_names(script: Source, includes: Mapping[str, Source]) -> None:
-    """Raise HeaderError if a file takes a name that does not exist, or if one name is taken from two files."""
+    """Raise HeaderError if a Lua file uses a name that the include does not define, or if two includes provide the same
+    name.
+    """
     owners: dict[str, str] = {}
     for user in (*includes.values(), script):
         for include, names in user.header.uses.items():
@@ -239,8 +254,9 @@ def _check_names(script: Source, includes: Mapping[str, Source]) -> None:
 
 
 def _order(files: Mapping[str, _File]) -> list[str]:
-    """Return the rooms in order: each room comes after the rooms from which it takes names. Raises HeaderError if rooms
-    take names from each other in a circle."""
+    """Return the rooms (groups of Lua files, one for each folder) in order: each comes after the rooms whose names it
+    uses. Raises HeaderError if rooms use each other's names in a circle.
+    """
     found: dict[str, None] = {}
 
     def add(room: str, above: tuple[str, ...]) -> None:
@@ -260,8 +276,9 @@ def _order(files: Mapping[str, _File]) -> list[str]:
 
 
 def _needed(include: Source, wanted: Iterable[str]) -> list[Part]:
-    """Return the definitions of an include that a script needs: the functions in ``wanted``, the functions that these
-    use, and everything that is not a function."""
+    """Return the definitions of an include (shared Lua file) that a script needs: the functions in ``wanted``, the
+    functions that these call, and everything that is not a function.
+    """
     functions = {part.names[0]: part for part in include.parts if part.is_function}
     others = (part.words for part in include.parts if not part.is_function)
     needed: set[str] = set()
@@ -273,10 +290,11 @@ def _needed(include: Source, wanted: Iterable[str]) -> list[Part]:
 
 
 def _room(files: Sequence[_File], constants: Iterable[str], taken: Sequence[str]) -> str:
-    """Return the Lua text of a room: a function that is called once.
+    """Return the Lua text of a room: a function around the code of one folder's files. It is called once, when the
+    script is loaded.
 
-    The function's arguments are the values that the room's files take from other rooms. Its results are the values that
-    other rooms take from these files.
+    The function's arguments are the values that these files use from other rooms. Its results are the values that other
+    rooms use from these files.
     """
     names = ", ".join(word for file in files for word in file.given if word not in VARIABLES)
     given = ", ".join(word for file in files for word in file.given_out if word not in VARIABLES)
@@ -292,8 +310,9 @@ def _room(files: Sequence[_File], constants: Iterable[str], taken: Sequence[str]
 
 
 def _block(file: _File) -> str:
-    """Return an include between ``do`` and ``end``. Names that other files take are declared before the block, so they
-    exist after it, too."""
+    """Return the code of an include (shared Lua file) between ``do`` and ``end``. Names that other files use are
+    declared before the block, so that they exist after it, too.
+    """
     code = "".join(part.without_local(frozenset(file.given)) for part in file.parts).rstrip()
     if "reset" in file.source.defines:
         code += f"\n{RESET}"

@@ -1,4 +1,5 @@
-"""A script in the two forms that Redis runs: a function, or a script by digest for servers that load no functions.
+"""A Lua script in one of the two forms that Redis runs: a function, or a script that is called by its digest (for
+servers that load no functions).
 
 The names of a library and of its function end with a digest of the text. So clients of two versions can use one server
 at the same time.
@@ -26,22 +27,23 @@ _NO_TAIL: Final[Mapping[int, tuple[str, str]]] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Script:
-    """One script: the text, and what the commands that load and call the script need."""
+    """One Lua script: its text, and the data that are needed to load and call it."""
 
     name: str
     header: Header
     text: str
     sha: str
     keys: tuple[str, ...]
-    """The keys that each call carries."""
+    """The keys that every call must pass."""
     on_demand: Mapping[str, tuple[str, ...]]
-    """Further keys of a call, by fact: the call carries these keys if the queue has the fact."""
+    """Extra keys that only some calls pass: fact → keys. A fact is a field of the queue's key ``meta`` that is set if
+    the queue uses a feature. Calls to such a queue must pass the extra keys."""
     args: tuple[str, ...]
     each: tuple[str, ...]
     function: str = ""
     """Name of the function that the text defines; empty if the text is a script without a library."""
     instead: Script | None = None
-    """The script that does the same as this function, for servers that load no functions; None: this is a script."""
+    """The same code as a script, for servers that load no functions. None: this object is a script itself."""
 
     @cached_property
     def verb(self) -> tuple[str, str]:
@@ -50,7 +52,7 @@ class Script:
 
     @cached_property
     def has_tail(self) -> bool:
-        """Return whether a call may end with a tail: texts after its records."""
+        """Return whether a call may pass a tail: texts after its records, such as results of jobs."""
         return "Tail" in self.header.sections
 
     @property
@@ -65,8 +67,8 @@ class Script:
     ) -> list[Any]:
         """Return the whole command of a call.
 
-        ``args`` are the values of the header's Args by name. ``each`` are the records; their fields are in the order of
-        the header's Each.
+        ``args`` are the values of the arguments by name, as in the section Args of the script's header. ``each`` are
+        the records, such as jobs; their fields are in the order of the section Each.
         """
         return self.filled(self.head(keys), args, each)
 
@@ -77,10 +79,10 @@ class Script:
         each: Iterable[tuple[Any, ...]],
         tail: Mapping[int, tuple[str, str]] = _NO_TAIL,
     ) -> list[Any]:
-        """Return the whole command of a call, from its ``head``.
+        """Return the whole command of a call. ``head`` is its beginning, with the keys.
 
-        ``tail`` has a note (which may be empty) and a text for some records, by the record's number from 1. The tail is
-        left out if the head has only the keys of every call.
+        ``tail`` has texts that are sent after the records: record number from 1 → (note, which may be empty; text). The
+        tail is left out if the head has only the keys that every call passes.
         """
         assert len(args) == len(self.args), f"{self.name} takes {self.args}, not {args}"
         command: list[Any] = [*head, *[args[name] for name in self.args]]
@@ -93,20 +95,21 @@ class Script:
         return command
 
     def head(self, keys: QueueKeys, facts: Collection[str] = ()) -> tuple[Any, ...]:
-        """Return the first words of a call: the verb, the number of keys, and the keys. These are the keys of every
-        call, and the further keys for ``facts``."""
+        """Return the beginning of a call's command: the verb, the number of keys, and the keys. These are the keys that
+        every call passes, and the extra keys for ``facts``: the features that the queue uses.
+        """
         further = (key for fact, group in self.on_demand.items() if fact in facts for key in group)
         return _prefix(self.verb, (*self.keys, *further), keys)
 
     @property
     def all_keys(self) -> tuple[str, ...]:
-        """All keys that a call may carry."""
+        """All keys that a call may pass."""
         return (*self.keys, *(key for group in self.on_demand.values() for key in group))
 
 
 @lru_cache(maxsize=1024)
 def _prefix(verb: tuple[str, str], names: tuple[str, ...], keys: QueueKeys) -> tuple[Any, ...]:
-    """Return the first words of a call, as Script.head does. The result is cached."""
+    """Return the beginning of a call's command, as Script.head does. The result is cached."""
     return (*verb, len(names), *map(keys, names))
 
 
@@ -117,7 +120,7 @@ def lua_directory() -> Path:
 
 
 def include(name: str) -> str:
-    """Return the text of a shipped include."""
+    """Return the text of an include that rq-core ships: a Lua file that scripts share."""
     return include_paths(lua_directory())[name].read_text(encoding="utf-8")
 
 
@@ -128,18 +131,22 @@ def names() -> tuple[str, ...]:
 
 @cache
 def function(name: str) -> Script:
-    """Return a shipped script as a function. Raises HeaderError, or OSError if the files do not exist."""
+    """Return a shipped Lua script as a Redis function. Raises HeaderError, or OSError if the files do not exist."""
     return build_function(name)
 
 
 @cache
 def script(name: str) -> Script:
-    """Return a shipped script as a script for EVALSHA. Raises HeaderError, or OSError if the files do not exist."""
+    """Return a shipped Lua script in the form that is called by its digest (EVALSHA). Raises HeaderError, or OSError if
+    the files do not exist.
+    """
     return build_script(name)
 
 
 def build_script(name: str, variant: Variant | None = None) -> Script:
-    """Return a script for EVALSHA. The includes of ``variant`` replace the shipped ones."""
+    """Return a Lua script in the form that is called by its digest (EVALSHA). For tests, the includes (shared Lua
+    files) of ``variant`` replace the shipped ones.
+    """
     variant = variant or Variant()
     return _as_script(name, assemble(lua_directory(), name, variant), variant)
 
@@ -155,7 +162,9 @@ def _as_script(name: str, made: Assembled, variant: Variant) -> Script:
 
 @cache
 def build_function(name: str, variant: Variant | None = None) -> Script:
-    """Return a script as a function. The includes of ``variant`` replace the shipped ones. The result is cached."""
+    """Return a Lua script as a Redis function. For tests, the includes (shared Lua files) of ``variant`` replace the
+    shipped ones. The result is cached.
+    """
     variant = variant or Variant()
     made = assemble(lua_directory(), name, variant)
     flags = ", ".join(f"'{flag}'" for flag in made.header.words("Flags"))

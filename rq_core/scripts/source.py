@@ -1,6 +1,6 @@
-"""Parses a Lua file for ``assemble``: its header, and its code in parts.
+"""Parses a Lua file, so that scripts can be assembled from it: separates its header and its definitions.
 
-Many scripts use the same includes, so each process reads and parses a file only once.
+Many scripts use the same includes (shared Lua files), so each process reads and parses a file only once.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from rq_core.model.lib.cached_property import cached_property
 from rq_core.scripts.header import Header, HeaderError, parse_header, without_header
 
 _UNREAD: Final = re.compile(r"'(?:[^'\\\n]|\\.)*'|--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
-"""Matches text that contains no names: strings and comments."""
+"""A pattern for strings and comments in Lua code, where no names are looked for."""
 _WORD: Final = re.compile(r"(?:^|[^\w:.]|\.\.)([A-Za-z_]\w*)")
-"""Matches names, except names of fields after a dot or a colon. (Two dots join strings.)"""
+"""A pattern for names in Lua code, except names of fields after a dot or a colon. (Two dots join strings.)"""
 _PARTS: Final = re.compile(r"^(?=local )", re.MULTILINE)
 _DEFINED: Final = re.compile(r"local (?:function (\w+)|([\w, ]+))")
 _OTHER_CODE: Final = re.compile(r"^(?!--|local |end\b|[)}])\S.*", re.MULTILINE)
@@ -31,21 +31,23 @@ def words(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Part:
-    """One definition that begins in the first column, with all lines before the next definition."""
+    """One definition in a Lua file: it begins in the first column, and includes all lines before the next
+    definition.
+    """
 
     code: str
     names: tuple[str, ...]
-    """The names that the part defines; empty if its code is not a definition."""
+    """The names that this code defines; empty if the code is not a definition."""
     is_function: bool
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """The words in the code that may be names of locals."""
+        """The words in the code that may be names of Lua locals."""
         return words(self.code)
 
     def without_local(self, outside: frozenset[str]) -> str:
-        """Return the code for a place where the names in ``outside`` are declared already. The word `local` is removed
-        if all names that the code defines are in ``outside``.
+        """Return the code for a place where Lua has already declared the names in ``outside``. The word `local` is
+        removed if all names that the code defines are in ``outside``.
 
         Raises HeaderError if only some of these names are in ``outside``.
         """
@@ -87,8 +89,9 @@ class Source:
 
     @cached_property
     def other_code(self) -> str:
-        """The first line in the first column that does not define a local. The text is empty if the file has no such
-        line."""
+        """The first line of code in the first column that does not define a Lua local; empty if the file has no such
+        line.
+        """
         found = _OTHER_CODE.search(self.code)
         return found[0] if found else ""
 
@@ -103,7 +106,7 @@ def _part(code: str) -> Part:
 
 
 PLAIN: Final = "plain"
-"""The folder of the programs that are sent with EVAL, see rq_core/scripts/plain.py."""
+"""The folder of the Lua programs that are sent with EVAL, see rq_core/scripts/plain.py."""
 
 
 @lru_cache(maxsize=256)
@@ -114,19 +117,20 @@ def read(path: Path) -> Source:
 
 @lru_cache(maxsize=4)
 def include_paths(lua: Path) -> dict[str, Path]:
-    """Return the paths of the includes by name. A shared include is in a folder named after its subject; the include of
-    one script is in a folder named after the script."""
+    """Return the paths of the includes (Lua files that scripts share) by name. An include for several scripts is in a
+    folder named after its subject; an include for one script is in a folder named after the script.
+    """
     return {path.stem: path for path in sorted(lua.glob("*/**/*.lua")) if path.parent.name != PLAIN}
 
 
 def forget_files() -> None:
-    """Empty the caches, so that files are read again."""
+    """Empty the caches of parsed Lua files, so that files are read again."""
     read.cache_clear()
     include_paths.cache_clear()
 
 
 def source(text: str, where: str) -> Source:
-    """Return a parsed Lua file from its text. Raises HeaderError if the text has no header."""
+    """Parse the text of a Lua file. Raises HeaderError if the text has no header."""
     lines = without_header(text).split("\n")
     code = "\n".join(line for line in lines if line and not line.lstrip().startswith("--"))
     return Source(parse_header(text, where), code)

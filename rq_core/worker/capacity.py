@@ -94,8 +94,8 @@ class Capacity:
     def reserve(self, queue: str, places: int, groups: QueueGroups) -> Callable[[], None]:
         """Reserve places for the jobs of a claim. Return the function that releases the places.
 
-        In a cluster, the calls to each queue are sent separately. If a claim has no answer after LEND_AFTER_S, its
-        places may be used for the other groups. So an outage of one shard does not occupy the worker. If the claim
+        In a cluster, the worker sends the calls for each queue separately. If a claim has no answer after LEND_AFTER_S,
+        its places may be used for other queues. So an outage of one shard does not occupy the worker. If the claim
         still brings jobs, and no place is free, the worker gives the jobs back.
         """
         self.taken += places

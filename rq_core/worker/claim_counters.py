@@ -70,7 +70,7 @@ _REFUSED: Final = OUTCOMES.index("refused")
 _SUCCEEDED: Final = _ENDED + OUTCOMES.index("succeeded")
 
 Row = tuple[float, ...]
-"""The counts of one queue and one task; :class:`Parts` has the same numbers by name."""
+"""The counts of one queue and one task, as a tuple of numbers. :class:`Parts` has the same numbers by name."""
 
 
 class Parts(NamedTuple):

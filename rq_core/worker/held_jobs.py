@@ -1,7 +1,7 @@
 """The jobs that a worker holds, from the answer to their claim to the end of their handlers.
 
-Jobs that have arrived start when the next turn is sent, or when no turn has to be sent. The heartbeat begins to extend
-a job's lease before the first line of the handler runs.
+Claimed jobs start when the worker has sent its next turn (the round trip that settles and claims), or when no turn has
+to be sent. The heartbeat begins to extend a job's lease before the first line of the handler runs.
 """
 
 from __future__ import annotations
@@ -40,21 +40,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__package__)
 
 OVERLAP_S_MAX: Final = 0.05
-"""Maximum seconds in which handlers that start together must reach their first ``await``. If they take longer, handlers
-block the loop. Then the worker sends the next turn only once the handlers of the arrived jobs have come this far.
-Otherwise the jobs that this turn claims would wait for the loop, and no heartbeat would extend their leases
-meanwhile."""
+"""Maximum seconds in which handlers that start together must reach their first ``await``. If they take longer, they
+block the event loop. Then the worker does not claim further jobs before the handlers of the claimed jobs have come this
+far. Otherwise the further jobs would wait for the loop, and no heartbeat would extend their leases meanwhile."""
 FRESH_INTERVALS: Final = BEATS_IN_LEASE - 1
-"""Maximum age of a lease (in heartbeat intervals) up to which the lease certainly lasts until the next heartbeat."""
+"""Maximum age of a lease, in heartbeat intervals, at which the lease will certainly last until the next heartbeat."""
 HOLD_S_MAX: Final = 1.0
-"""Maximum seconds for which the worker holds a claimed suspect before it starts the suspect. An outage of another shard
-must not delay the suspect, or this worker's claims, for longer."""
+"""Maximum seconds for which the worker holds a claimed suspect before it starts the suspect. A suspect is a job that
+has lost a worker. An outage of another shard must not delay the suspect, or this worker's claims, for longer."""
 EXTENSION_GRACE_S: Final = 30.0
-"""Seconds for which a job's lease is still extended after the job's timeout."""
+"""Seconds for which the worker still extends a job's lease after the job's timeout."""
 
 
 class Handlers:
-    """Starts jobs that arrive, has their leases extended, and stops handlers whose claims are no longer in force."""
+    """Starts claimed jobs, lets the heartbeat extend their leases, and stops handlers whose claims are no longer in
+    force.
+    """
 
     executor_type: ClassVar[type[Executor]] = Executor
 
@@ -69,8 +70,8 @@ class Handlers:
         saving: AsyncClient,
         table: LeaseTable | None,
     ) -> None:
-        """``client`` is for the heartbeat's thread only. ``saving`` saves the steps of durable jobs, and sends the
-        progress and the chunks of jobs.
+        """``client`` is only for the heartbeat's thread. ``saving`` is the client that saves the steps of durable jobs,
+        and sends the progress of jobs and the chunks of their streams.
 
         ``table`` is the table of leases that a supervisor reads; None: the worker has no supervisor.
         """
@@ -114,8 +115,8 @@ class Handlers:
         """(id, fence) of suspects that were put off: the worker gives them back, and Redis has not answered these
         rollbacks yet."""
         self.held: Running | None = None
-        """The suspect that must wait before it starts; None: no suspect waits. If the suspect ended this process at
-        once, other suspects that were claimed with it would count a loss, too."""
+        """The claimed suspect (a job that has lost a worker) that must wait before it starts; None: no suspect waits.
+        If the suspect killed this process at once, other suspects that were claimed with it would count a loss, too."""
         self.arrived: list[Claim] = []
         """Claimed jobs that are about to start."""
         self._since = FOREVER
@@ -130,14 +131,14 @@ class Handlers:
     def _lease_holds(self, queue: str) -> bool:
         """Return whether the queue's leases are in force by this process' own clock.
 
-        If the process was stopped for longer than a lease, no step may begin.
+        If the process was suspended for longer than a lease, no step of a durable job may begin.
         """
         lease_s = BEATS_IN_LEASE * self.leases.interval
         return time.monotonic() - self.leases.extended_at(queue) < lease_s
 
     @property
     def busy(self) -> bool:
-        """Return whether a claimed job has no settlement yet."""
+        """Return whether a claimed job is not settled yet."""
         return self.executor.busy or bool(self.arrived) or self.lost_entries.busy
 
     def start(self) -> None:
@@ -147,9 +148,9 @@ class Handlers:
         self.leases.start()
 
     def arrive(self, claim: Claim, since: float) -> None:
-        """Keep a claimed job for the next ``begin_arrived``.
+        """Keep a claimed job until ``begin_arrived`` starts it.
 
-        ``since``: a monotonic time. The job's lease began then or later.
+        ``since`` is a monotonic time: the job's lease began then or later.
         """
         self._capacity.taken += 1
         self._since = min(self._since, since)
@@ -159,7 +160,9 @@ class Handlers:
         self.arrived.append(claim)
 
     def begin_arrived(self) -> None:
-        """Start all jobs that have arrived. If their leases may have expired, give the jobs back instead."""
+        """Start all claimed jobs that have not started yet. If their leases may have expired, give the jobs back
+        instead.
+        """
         if not self.arrived:
             return
         arrived, self.arrived = self.arrived, []
@@ -190,8 +193,9 @@ class Handlers:
         asyncio.get_running_loop().call_soon(stepped)
 
     def begin_held(self) -> None:
-        """Start the held suspect, if no claim is under way, no arrived job is about to start, and Redis has answered
-        the rollbacks of the other suspects."""
+        """Start the held suspect (a job that has lost a worker), if no claim is under way, no other claimed job is
+        about to start, and Redis has answered the rollbacks of the other suspects.
+        """
         if self.held is None or self._unreported or self.arrived:
             return
         if not any(group.claiming for group in self._groups.all):
@@ -208,7 +212,8 @@ class Handlers:
     ) -> Sequence[Settlement]:
         """Stop extending the leases of these claims, because Redis has answered their settlements.
 
-        Return the settlements of claims that have ended. A job whose entries Redis lacks keeps its claim.
+        Return the settlements of claims that have ended. If Redis has lost saved entries of a durable job, the job
+        keeps its claim until they are saved again.
         """
         if settlements[0].verdict != "complete":
             settlements = self.lost_entries.take(settlements, answers)
@@ -218,7 +223,7 @@ class Handlers:
         return settlements
 
     def _prepare(self, claim: Claim) -> Running | None:
-        """Prepare a claim's handler. Return None, and free the place, if the handler will not run here."""
+        """Prepare a claim's handler. If the handler will not run here, return None and free the job's place."""
         running = None
         if self._lifetime.over.is_set():
             self._groups.settle(Settlement(claim, "rollback", 0, Reason.SHUTDOWN))
@@ -245,7 +250,7 @@ class Handlers:
         self._capacity.taken -= len(late)
 
     def _freed(self, running: Running) -> None:
-        """Free the place of a handler that ended. Call this on the event loop."""
+        """Free the place (room for one handler) of a handler that ended. Call this on the event loop."""
         if isinstance(running.ending, LeaseLost):
             self.leases.drop(running.claim)
         self._capacity.taken -= 1
@@ -275,24 +280,27 @@ class Handlers:
 
 
 def lease_end(running: Running) -> float | None:
-    """Return the monotonic time at which the worker stops extending the claim's lease; None: at the handler's end."""
+    """Return the monotonic time at which the worker stops extending the claim's lease; None: only when the handler
+    ends.
+    """
     return running.started + running.timeout + EXTENSION_GRACE_S if running.timeout else None
 
 
 PAUSE_S: Final = 0.5
 PAUSE_S_MAX: Final = 8.0
-"""Maximum seconds until a suspect that was put off may be claimed again. Each time that this process puts the suspect
-off, the seconds double, up to this maximum. Then they are multiplied by a random factor from 0.75 to 1.25."""
+"""Maximum seconds until a suspect that was put off may be claimed again. A suspect is a job that has lost a worker; a
+process runs one suspect at a time. Each time that this process puts the suspect off, the seconds double, up to this
+maximum. Then they are multiplied by a random factor from 0.75 to 1.25."""
 REMEMBERED_MAX: Final = 10_000
 
 
 class Suspects:
-    """Decides whether this process runs a suspect now. A suspect is a job that has lost a worker, and may lose another.
+    """Decides whether this process runs a suspect now. A suspect is a job that has lost a worker, and may kill another.
 
     A process runs one suspect at a time. If a worker claims several suspects, it keeps one and rolls back the others.
     The kept suspect starts once Redis has answered these rollbacks (Handlers.begin_held), or after HOLD_S_MAX. If the
     kept suspect killed the worker before these answers, each other suspect would count a loss, although its handler had
-    not begun. So a poison job does not make the others poison.
+    not begun. So a job that kills its workers does not make other jobs look guilty.
     """
 
     def __init__(self, rng: random.Random | None = None) -> None:
@@ -300,7 +308,9 @@ class Suspects:
         self._put_off: dict[str, int] = {}
 
     def pause(self, claim: Claim, running: Iterable[Running]) -> float | None:
-        """Return the seconds that a claimed job must wait while another suspect runs; None: the job may run now."""
+        """Return the seconds for which a claimed job must wait because this process runs a suspect (a job that has lost
+        a worker); None: the job may run now.
+        """
         if not claim.losses or not any(each.claim.losses for each in running):
             self._put_off.pop(claim.id, None)
             return None

@@ -1,8 +1,8 @@
 """The lifetime of a worker: how long it claims, and how long its running jobs may go on after that.
 
 A worker claims until one of three things happens. It is asked to stop. It retires, because it has reached its limit of
-jobs or memory. Or it gets an error that waiting does not cure. Then its running jobs have the grace period to finish;
-in a worker that retires, they have unlimited time.
+jobs or memory. Or it gets an error that will not pass by waiting. Then its running jobs have the grace period to
+finish; in a worker that retires, they have unlimited time.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Lifetime:
         self.retired = False
         """True if the worker ends by itself, and another should replace it."""
         self.failure: RqCoreError | None = None
-        """The first error that waiting does not cure, also during the grace period; None: no such error."""
+        """The first error that will not pass by waiting, also during the grace period; None: no such error."""
         self.grace_began = asyncio.Event()
         self._grace_over = 0.0
         """Monotonic time at which the grace period is over, once it has begun."""
@@ -96,7 +96,7 @@ class Lifetime:
                 self.retire(f"{resident:,} bytes of memory")
 
     def give_up(self, error: RqCoreError) -> None:
-        """Stop claiming and begin the grace period, because of an error that waiting does not cure."""
+        """Stop claiming and begin the grace period, because of an error that will not pass by waiting."""
         if self.failure is None:
             self.failure = error
             log.error(

@@ -27,19 +27,19 @@ class QueueGroup:
     finished: list[Settlement] = field(default_factory=list)
     """Settlements that are not sent yet."""
     turns: int = 0
-    """Number of turns under way."""
+    """Number of turns under way. A turn is a round trip that settles and claims."""
     claiming: list[Call[Claimed]] = field(default_factory=list)
-    """The claims under way: the claims of the turns, and the armed claim, which is sent behind a wait for a wake
-    token."""
+    """The claims that Redis has not answered yet. One of them may be the armed claim: a claim that the worker prepares
+    before it waits for a wake token."""
     armed: asyncio.Task[None] | None = None
-    """The asyncio task of the last wait with an armed claim. The task ends when the answer to this claim has been
-    processed."""
+    """The asyncio task of the last wait for a wake token with an armed claim: a claim that was prepared before the
+    wait. The task ends when the answer to this claim has been processed."""
     death: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a job of these queues died in this worker."""
+    """An event that is set when a job of these queues died in this worker."""
 
 
 class QueueGroups:
-    """All groups of a worker, and the event for which their turns wait."""
+    """All queues of a worker, in groups whose calls are sent together."""
 
     def __init__(
         self,
@@ -49,9 +49,11 @@ class QueueGroups:
         full: Callable[[], bool],
         interval: Callable[[], float],
     ) -> None:
-        """``full`` returns whether no place is free. ``interval`` returns the seconds between two heartbeats."""
+        """``full`` returns whether the worker has no room for another job. ``interval`` returns the seconds between two
+        heartbeats.
+        """
         self.news = asyncio.Event()
-        """Set when a turn may have something to do."""
+        """An event that is set when the worker may have something to send: a settlement or a claim."""
         self.queues = {name: WatchedQueue(name) for name in options.queues}
         together = [[n] for n in self.queues] if client.one_slot else [list(self.queues)]
         self.all: list[QueueGroup] = []
@@ -75,17 +77,17 @@ class QueueGroups:
         return [name for name, queue in self.queues.items() if not queue.absent]
 
     def look_at_all(self) -> None:
-        """Let the worker claim from all queues."""
+        """Make the worker claim from all its queues soon."""
         for group in self.all:
             group.watcher.look_at(group.queues.values())
 
     def settle(self, settlement: Settlement) -> None:
-        """Send a settlement with the next turn of its queue's group."""
+        """Add a settlement (the report of how a claim ended) to those that are sent in the next round trip."""
         self.of[settlement.claim.queue].finished.append(settlement)
         self.news.set()
 
     def stop(self) -> None:
-        """Stop claiming: take no more tokens. If a claim under way has to be sent again, it asks for 0 jobs."""
+        """Stop claiming: take no more wake tokens. If an unanswered claim has to be sent again, it asks for 0 jobs."""
         self.news.set()
         for group in self.all:
             group.watcher.stop()

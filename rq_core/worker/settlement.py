@@ -14,15 +14,17 @@ from rq_core.protocol.calls.claims import Claimed
 from rq_core.protocol.engine.plan import Call
 
 VALUES_MAX: Final = 1024 * 1024
-"""Maximum number of characters of kept results in one call, unless a single result has more: Redis copies the results,
-and other clients wait meanwhile. A result that is also logged counts LOGGED times."""
+"""Maximum number of characters of kept results in one call, unless a single result has more. The limit is needed
+because Redis copies the results, and other clients wait meanwhile. A result that is also logged counts LOGGED times."""
 LOGGED: Final = 4
 NOT_RUN: Final = "(not run)"
-"""The task of a settlement whose handler did not begin."""
+"""The text in place of the task's name in a settlement whose handler did not begin."""
 
 
 class Settlement(NamedTuple):
-    """The end of one claim. ``verdict``: complete (success), retry, final (failure), rollback or park."""
+    """A worker's report of how one claim ended. ``verdict``: complete (success), retry, final (failure), rollback or
+    park.
+    """
 
     claim: Claim
     verdict: str
@@ -31,37 +33,40 @@ class Settlement(NamedTuple):
     error: str = "null"
     """The error as a JSON object, or "null"."""
     lane: str = ""
-    """The lane into which a rolled back job must move; empty: the job stays in its lane."""
+    """The lane (list of jobs with the same priority and scopes) into which a job that is rolled back must move; empty:
+    the job stays in its lane."""
     task: str = NOT_RUN
     ran_s: float = 0.0
     """Seconds that the handler ran."""
     value: str = ""
     """The kept result of a success, as Returned.dump writes it; empty: no result is kept."""
     waits: str = ""
-    """Numbers of the entries that a parked job waits for, separated by commas."""
+    """Numbers of the saved waits and sleeps for which a parked job waits, separated by commas."""
     known: KnownBox = NOTHING_KNOWN
-    """The entries of a durable job's box that Redis must have before the claim may end. For a job that parks, Redis
-    must also have the entries in ``waits``. Empty for a success."""
+    """The numbers of the saved entries of a durable job that Redis must have before the claim may end. For a job that
+    parks, Redis must also have the entries in ``waits``. Empty for a success."""
     save_again: Callable[[Callable[..., Awaitable[Any]]], Awaitable[None]] | None = None
-    """Saves the entries of a durable job's box that Redis has lost, by means of the method ``save`` of a saver."""
+    """A function that saves again the entries of a durable job that Redis has lost. Its argument is the method ``save``
+    of a saver."""
     tries: int = 0
-    """Number of times that entries of the job were saved again, because Redis lacked entries."""
+    """Number of times that entries of the durable job were saved again, because Redis had lost some."""
     taken: str = ""
-    """Costs that the handler has reported, as costs_text writes them; empty: the handler has reported no costs."""
+    """The costs (units of rates) that the handler has reported, as costs_text writes them; empty: it has reported
+    none."""
     pauses: str = ""
     """The scopes that the handler has paused, and for how long: ``SCOPE|MS``, separated by spaces; usually empty."""
     unsaved: Callable[[], Sequence[tuple[str, str]]] | None = None
-    """Returns the (queue, id) pairs of those children of a durable job whose success the job has not saved. If the job
-    ends as cancelled, the worker cancels these children."""
+    """A function that returns the (queue, id) pairs of those children of a durable job whose success the job has not
+    saved. If the job ends as cancelled, the worker cancels these children."""
 
 
 def successes_in(
     settlements: Iterable[Settlement], queues: Collection[str]
 ) -> tuple[dict[str, list[Settlement]], list[Settlement]]:
-    """Return the settlements in two parts. The first part has the successes by queue, for ``queues``: the call that
-    claims from a queue can settle them. The second part has all other settlements.
+    """Divide settlements into two parts. The first part has successes by queue, for the queues in ``queues``: a worker
+    sends them in the call that claims from the queue. The second part has all other settlements.
 
-    The results in the first part count at most VALUES_MAX characters; a result that is also logged counts LOGGED times.
+    The results in the first part have at most VALUES_MAX characters; a result that is also logged counts LOGGED times.
     Further successes are in the second part.
     """
     successes: dict[str, list[Settlement]] = {}
@@ -79,19 +84,20 @@ def successes_in(
 
 
 def _load(value: str) -> int:
-    """Return how many characters a result counts toward VALUES_MAX."""
+    """Return how many characters of VALUES_MAX a settlement's result takes."""
     return len(value) * (LOGGED if is_logged(value) else 1)
 
 
 def _reported(successes: Sequence[Settlement]) -> tuple[list[tuple[str, str]], dict[int, str]]:
-    """Return (id, fence) pairs of these successes, and position (from 1) → result, for the scripts turn and
-    complete."""
+    """Return two values for the scripts turn and complete: (id, fence) pairs of these successes, and the kept results
+    by position in that list, from 1.
+    """
     held = [(s.claim.id, s.claim.fence) for s in successes]
     return held, {place: s.value for place, s in enumerate(successes, 1) if s.value}
 
 
 def _parts(group: Sequence[Settlement]) -> Iterator[list[Settlement]]:
-    """Yield successes in parts. The results of each part fit into one call."""
+    """Yield successes in several lists. The results of each list fit into one call."""
     part: list[Settlement] = []
     size = 0
     for settlement in group:
@@ -107,18 +113,20 @@ def _parts(group: Sequence[Settlement]) -> Iterator[list[Settlement]]:
 def claim_call(
     queue: str, worker: str, limit: int, successes: Sequence[Settlement] = ()
 ) -> Call[Claimed]:
-    """Return the call that claims up to ``limit`` jobs of a queue, and also settles these successes of the queue."""
+    """Build the Redis call that claims up to ``limit`` jobs of a queue, and also reports these successes of the
+    queue.
+    """
     if successes:
         return claims.turn(queue, worker, limit, *_reported(successes))
     return claims.claim(queue, worker, limit)
 
 
 def spends_of(worker: str, settlements: Iterable[Settlement]) -> list[Call[dict[str, str]]]:
-    """Return one call per queue that reports how many units of their rates the jobs really took, and pauses the scopes
-    that handlers have paused.
+    """Build one Redis call per queue that reports how many units of their rates the jobs have really used, and that
+    pauses the scopes that handlers have paused.
 
-    The worker sends these calls before the settlements, because a settled claim is no longer in force. Usually the list
-    is empty.
+    The worker sends these calls before the settlements, because Redis accepts them only while the claims are in force.
+    Usually the list is empty.
     """
     taken: dict[str, list[tuple[str, str, str, str]]] = {}
     for each in settlements:
@@ -133,7 +141,9 @@ def spends_of(worker: str, settlements: Iterable[Settlement]) -> list[Call[dict[
 def calls_of(
     worker: str, settlements: Iterable[Settlement]
 ) -> list[tuple[Call[dict[str, str]], list[Settlement]]]:
-    """Return as few calls as can send these settlements. Each call comes with the settlements that it sends."""
+    """Build the Redis calls that send these settlements, as few as possible. Each call comes with the settlements that
+    it sends.
+    """
     groups: defaultdict[tuple[str, str], list[Settlement]] = defaultdict(list)
     for settlement in settlements:
         script = "fail" if settlement.verdict in ("retry", "final") else settlement.verdict
@@ -172,9 +182,9 @@ def calls_of(
 
 
 def to_send_again(settlements: Sequence[Settlement]) -> list[Settlement]:
-    """Return settlements to send again, without the units that their jobs took.
+    """Return copies of settlements to send again, without the units of rates that their jobs have used.
 
-    The units are reported at most once: Redis may have carried out the call whose answer is missing. A pause is
-    reported again; a repeated pause is only longer.
+    The units are reported at most once, because Redis may have carried out the call whose answer is missing. A pause is
+    reported again: a repeated pause only lasts longer.
     """
     return [each._replace(taken="") if each.taken else each for each in settlements]

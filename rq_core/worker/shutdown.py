@@ -24,8 +24,8 @@ STOP_WAIT_S: Final = 1.0
 """Maximum seconds that a stopping worker waits after it has asked its handlers to stop. In this time async handlers
 end, and threads close the dependencies of their handlers."""
 SAVE_WAIT_S: Final = 4.0
-"""Maximum seconds in which a stopping worker saves again the entries of durable jobs that Redis has lost, while it
-sends its last settlements. After this time, the worker gives these jobs back, and their next runs repeat steps."""
+"""Maximum seconds in which a stopping worker saves again the steps of durable jobs that Redis has lost. After this
+time, the worker gives these jobs back, and their next runs repeat steps."""
 REPORT_WAIT_S: Final = 5.0
 """Maximum seconds in which a stopping worker sends its last settlements. A claim that is not settled in this time ends
 with its lease."""
@@ -78,7 +78,7 @@ class Shutdown:
     async def give_back(self) -> None:
         """Stop the handlers that still run, give their jobs back, and send all settlements that are left.
 
-        If Redis lacks entries of a durable job, the worker first saves these entries again.
+        If Redis has lost saved steps of a durable job, the worker first saves them again.
         """
         executor, lost = self._handlers.executor, self._handlers.lost_entries
         for running in tuple(executor.running.values()):
@@ -149,8 +149,8 @@ class Shutdown:
             await self._put_tokens(group)
 
     async def _put_tokens(self, group: QueueGroup) -> None:
-        """Put a wake token into each queue. If the watcher has taken a token that this worker will not use, another
-        worker gets it in this way.
+        """Put a wake token into each queue. This worker may have taken a token that it will not use; another worker
+        must get one in its place.
         """
         for queue in group.queues.values():
             if not queue.absent:

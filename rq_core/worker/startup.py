@@ -1,6 +1,8 @@
-"""A worker's handshake with its queues: checks the server, and writes the declarations of the code.
+"""A worker's first contact with its queues: checks the server, makes the handshake, and stores the limits and schedules
+that the app's code declares.
 
-A new epoch of Redis may have begun without data. So the worker declares its limits again in each new epoch.
+A new epoch (history of the queue in Redis) may begin without the stored limits. So the worker declares its limits again
+in each new epoch.
 """
 
 from __future__ import annotations
@@ -33,12 +35,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__package__)
 
 START_WAIT_S: Final = 6.0
-"""Seconds that a starting worker waits for a shard of a cluster before it serves the queues of the other shards.
-This is longer than it takes to ask three silent nodes for the map of slots."""
+"""Seconds for which a starting worker waits for a shard of a cluster before it serves the queues of the other shards.
+This is longer than it takes to ask three silent nodes for the map of cluster slots."""
 
 
 class Startup:
-    """The handshake of a worker with its queues, and its declarations. Both are repeated later if needed."""
+    """Makes a worker's handshake with its queues, and stores the limits and schedules that the app's code declares.
+    Both are repeated later if needed.
+    """
 
     def __init__(self, app: App, client: AsyncClient, worker: str, groups: QueueGroups) -> None:
         self._app = app
@@ -47,7 +51,8 @@ class Startup:
         self._groups = groups
 
     async def begin(self, *, checked: bool) -> float:
-        """Connect to the queues, and write the declarations of the code. Return the shortest lease, in seconds.
+        """Connect to the queues, and store the limits and schedules that the code declares. Return the shortest lease,
+        in seconds.
 
         ``checked``: whether the supervisor has already checked the settings of the server. In a cluster it is enough
         that one shard answers. Raises RqCoreError if the app or the server cannot be used.
@@ -74,7 +79,7 @@ class Startup:
     async def _meet_usable(self, queues: Iterable[WatchedQueue]) -> None:
         """Make the handshake with each queue. Leave out a queue that is damaged or whose shard does not answer.
 
-        The other queues do not wait for such a queue. Raises the first error if no queue can be used.
+        The usable queues do not wait for a queue that is left out. Raises the first error if no queue can be used.
         """
         for queue in queues:
             queue.absent, queue.look = True, False
@@ -103,7 +108,7 @@ class Startup:
     async def _try_to_meet(self, queue: WatchedQueue) -> RqCoreError | None:
         """Make the handshake with a queue, if the app declares the queue or the queue exists.
 
-        Return the error if this queue cannot be used for now. Raises an error that concerns all queues.
+        Returns the error if only this queue cannot be used for now. Raises an error that concerns all queues.
         """
         declared, in_cluster = self._app.queues, self._client.one_slot
         try:
@@ -126,8 +131,9 @@ class Startup:
         return None
 
     async def _meet(self, queue: WatchedQueue) -> None:
-        """Make the handshake with a queue, and write the code's declarations. A queue that does not exist is
-        created."""
+        """Make the handshake with a queue, and store the limits and schedules that the code declares. A missing queue
+        is created.
+        """
         handshake = self._client.calls.delivery.handshake
         queue.epoch = (await self._client.run(handshake(queue.name))).epoch
         await self._declare(queue.name)
@@ -171,9 +177,9 @@ class Startup:
         self._groups.of[queue.name].watcher.look_at([queue])
 
     async def _declare(self, queue: str) -> None:
-        """Write the code's declarations of a queue and log their warnings.
+        """Store the limits and schedules that the code declares for a queue, and log warnings about them.
 
-        On one server, also write the declarations of queues that only other workers serve.
+        On one server, also store those of queues that only other workers serve.
         """
         others = () if self._client.one_slot else self._app.settings
         queues = dict.fromkeys((*others, queue))
@@ -182,8 +188,9 @@ class Startup:
             log.warning("%s", sentence, extra={"worker": self._worker})
 
     async def _declare_other(self, queue: str) -> None:
-        """In a cluster, write the code's declarations of a queue that only other workers serve. An error is only
-        logged."""
+        """In a cluster, store the limits and schedules that the code declares for a queue that only other workers
+        serve. An error is only logged.
+        """
         try:
             async with asyncio.timeout(START_WAIT_S):
                 await self._declare(queue)
@@ -192,9 +199,9 @@ class Startup:
             log.warning("what the app declares of queue %s was not written: %s", queue, why)
 
     async def declare_hourly(self, ticker: Ticker) -> None:
-        """Declare the code's schedules again every hour. A schedule that no worker declares stops.
+        """Declare the code's schedules again every hour, because a schedule that no worker declares stops.
 
-        Also serve due schedules that no claim reported.
+        Also handle due schedules that no answer to a claim has reported.
         """
         while True:
             await asyncio.sleep(DECLARE_S)
@@ -208,18 +215,19 @@ class Startup:
                     log.error("declaring the schedules of queue %s failed: %s", queue.name, error)  # noqa: TRY400
 
     async def _begin_telling(self, *queues: str) -> None:
-        """Set the mark of each queue that has no mark (:mod:`rq_core.worker.dead_hooks`). Only deaths after the mark
-        get their hooks' jobs.
+        """Set the mark of each queue that has none: the time from which on dead jobs get their hooks' jobs
+        (:mod:`rq_core.worker.dead_hooks`).
         """
         for watch in death_watches(self._client, self._app.tasks, queues).values():
             await self._client.run(watch.begin())
 
     async def declare_anew(self, queue: WatchedQueue, claimed: Claimed, *, since: int) -> bool:
-        """Declare the limits again, because a claim was carried out in another epoch of Redis than ``since``.
+        """Declare the limits again, because Redis has carried out a claim in another epoch than ``since``. An epoch is
+        one unbroken history of a queue in Redis; a new epoch may lack the limits.
 
         ``since`` is the epoch that the worker knew when it sent the claim. Return True if perhaps no cap counted the
-        claim's jobs: the declaration failed, or the queue has limits and an epoch after ``since`` began without data.
-        In the second case, the result is True even if another claim or worker had already declared the limits.
+        claim's jobs. This is so if the declaration failed. It is also so if the queue has limits and an epoch after
+        ``since`` began without data, even if another claim or worker has already declared the limits again.
         """
         meta = queue_keys(queue.name, self._app.prefix)("meta")
         try:

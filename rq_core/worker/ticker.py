@@ -1,9 +1,9 @@
-"""Computes the instants of schedules that are due, and sends them to Redis, which enqueues the schedules' jobs.
+"""Handles schedules that are due: computes for which time their jobs must be enqueued, and when they run next.
 
-The answer to a claim says that schedules of its queue are due. The worker then gets some of these schedules. For each
-of these schedules, the worker computes the instant to run and the next instant, and sends both instants to Redis. Redis
-compares them with its own data, and moves the schedule to its next instant. If a worker sends nothing for a schedule,
-another worker gets the schedule some seconds later. So the workers need no leader.
+The answer to a claim says that schedules of its queue are due. The worker then gets some of these schedules from Redis.
+For each of them, it computes the instant to run and the next instant, and sends both instants to Redis. Redis compares
+them with its own data, enqueues the schedule's job, and moves the schedule to its next instant. If a worker sends
+nothing for a schedule, another worker gets the schedule some seconds later. So the workers need no leader.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ DECLARE_S: Final = 3600.0
 """Seconds between two declarations of the code's schedules by a worker. A schedule that no worker declares for three
 hours stops."""
 _EXPECTED: Final = frozenset({"fired", "skipped", "missed", "already"})
-"""Outcomes that need no line in the worker's log, since the events of these outcomes say everything."""
+"""Outcomes of due schedules that the worker does not log, because the events in the audit log say enough."""
 
 
 class Ticker:
-    """Serves the due schedules of a worker's queues, until the worker stops."""
+    """Handles the due schedules of a worker's queues, until the worker stops."""
 
     def __init__(self, app: App, client: AsyncClient, worker: str) -> None:
         self._app = app
@@ -46,11 +46,11 @@ class Ticker:
 
     @property
     def busy(self) -> bool:
-        """Return whether the worker serves schedules now."""
+        """Return whether the worker is handling due schedules now."""
         return bool(self._tasks)
 
     def note(self, queue: str) -> None:
-        """Start to serve the due schedules of a queue, unless the worker already does."""
+        """Start to handle the due schedules of a queue, unless the worker already does."""
         if queue not in self._tasks:
             self._tasks[queue] = task = asyncio.create_task(self._serve(queue))
             task.add_done_callback(lambda _: self._tasks.pop(queue, None))
@@ -98,8 +98,8 @@ class Ticker:
     async def _declare_if_late(self, queue: str, answer: Ticked) -> None:
         """Declare the code's schedules if one of them is due and was last declared over two hours ago.
 
-        This happens if the worker stood still for hours, or if Redis' clock was set forward. Without a new declaration,
-        the schedule stops.
+        This happens if the worker was suspended for hours, or if Redis' clock was set forward. Without a new
+        declaration, the schedule stops.
         """
         own = self._app.schedules.get(queue, ())
         late_ms = answer.now_ms - round(2 * DECLARE_S * 1000)
@@ -107,7 +107,7 @@ class Ticker:
             await self._client.run(self._app.declare_schedules(self._client.calls, queue))
 
     def _report(self, queue: str, told: Mapping[str, Told]) -> None:
-        """Log the outcomes that an operator should see."""
+        """Log the outcomes of due schedules that an operator should see."""
         for name, each in told.items():
             if each.outcome == "undeclared":
                 log.error(
@@ -121,7 +121,9 @@ class Ticker:
 
 
 def seen_ms_in(entry: str) -> int:
-    """Return the time (Unix ms) at which code last declared the schedule of this entry; 0 if the entry is damaged."""
+    """Return the time (Unix ms) at which code last declared a schedule, from the schedule's stored text; 0 if the text
+    is damaged.
+    """
     from rq_core.model.schedule import Schedule
 
     try:
@@ -131,7 +133,8 @@ def seen_ms_in(entry: str) -> int:
 
 
 def instants_of(due: Mapping[str, str], now_ms: int) -> list[Instant]:
-    """Return what to send to Redis for each due schedule. ``due``: name → the schedule's entry.
+    """Return what to send to Redis for each due schedule: the instant to run, and the next instant. ``due``: name → the
+    schedule's stored text.
 
     A damaged schedule is logged and left out. If this process cannot compute a schedule's instants, ``next_ms`` of the
     schedule's Instant is 0.

@@ -1,5 +1,6 @@
-"""A worker's turns. A turn is one round trip with the settlements since the last turn and a claim for the free
-places. If jobs have reported costs, a round trip with these costs comes first."""
+"""A worker's turns. A turn is one round trip: it sends the settlements since the last turn (the reports of how claims
+ended) and a claim for the free places. If jobs have reported costs, a round trip with these costs comes first.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +39,13 @@ from rq_core.worker.wakeups import TROUBLE_PAUSE_S, WatchedQueue
 log = logging.getLogger(__package__)
 
 SECOND_MIN: Final = 8
-"""Minimum number of settlements for a second turn while another turn is under way. There must also be at least one
-settlement for every four places. With a second turn, Redis need not wait for the worker. Without a minimum, the worker
-would send more turns, with fewer settlements each."""
+"""Minimum number of settlements for which a worker sends a second turn (round trip that settles and claims) while
+another turn is under way. There must also be at least one settlement for every four handlers that may run. A second
+turn keeps Redis busy while the worker processes the first. Without a minimum, the worker would send more turns, with
+fewer settlements each."""
 ARMED_MAX: Final = 16
 """Maximum number of jobs in a claim that the worker sends together with a wait for a wake token. If the worker
-vanishes, Redis may still carry out this claim, and its jobs then wait for the end of their leases."""
+vanishes, Redis may still carry out this claim. Its jobs then cannot run before their leases have expired."""
 
 
 @dataclass(slots=True)
@@ -53,17 +55,18 @@ class _Asked:
     queue: WatchedQueue
     limit: int
     successes: Sequence[Settlement]
-    """The successes of the queue that the claim's call also settles."""
+    """The successes of the queue that are reported in the same call as the claim."""
     epoch: int
-    """The epoch of Redis in which this worker had last declared the queue's limits when it sent the claim."""
+    """The epoch (history of the queue in Redis) in which this worker had last declared the queue's limits when it sent
+    the claim."""
     call: Call[Claimed]
     sent: float
     """Monotonic time at which the claim was sent: the leases of its jobs began later."""
     release: Callable[[], None]
-    """The function that releases the places that are reserved for the claim."""
+    """The function that releases the places (room for handlers) that are reserved for the claim's jobs."""
 
     def is_sent(self) -> None:
-        """Note that the claim, which was prepared before, has been sent now."""
+        """Record that the prepared claim has been sent now."""
         self.sent = self.queue.looked = time.monotonic()
 
 
@@ -96,7 +99,8 @@ class Turns:
         self._flow = flow
         self.child_ends = ChildEnds(client, lifetime.worker)
         self.over: asyncio.Future[Any] | None = None
-        """A future that is done when the worker claims no more. None: the worker sends no claim behind a wait."""
+        """A future that is done when the worker claims no more. None: the worker never sends a claim together with a
+        wait for a wake token."""
         if len(groups.queues) == 1 and not lifetime.options.burst and capacity.on_reserve is None:
             groups.all[0].watcher.arm = self.arm
 
@@ -129,8 +133,9 @@ class Turns:
             await self._groups.news.wait()
 
     def _due(self, group: QueueGroup) -> list[tuple[WatchedQueue, int]] | None:
-        """Return the claims of the next turn; None: no turn is due. If the turn has only settlements, the list is
-        empty."""
+        """Return the claims of the next turn (round trip), as (queue, number of jobs) pairs; None: no turn is due. If
+        the turn has only settlements to send, the list is empty.
+        """
         if group.turns and not self._fills_another(group):
             return None
         claims: list[tuple[WatchedQueue, int]] = []
@@ -139,18 +144,22 @@ class Turns:
         return claims if claims or group.finished else None
 
     def _fills_another(self, group: QueueGroup) -> bool:
-        """Return whether there are enough settlements for a second turn beside the one under way."""
+        """Return whether there are enough settlements to send a second turn (round trip) while one is under way."""
         enough = max(SECOND_MIN, self._capacity.most // 4)
         return len(group.finished) >= enough and self._handlers.steps_took <= OVERLAP_S_MAX
 
     def _most(self, group: QueueGroup) -> float:
-        """Return the maximum number of jobs that a turn may claim, even if more places are free."""
+        """Return the maximum number of jobs that the next turn (round trip) may claim, even if more handlers could
+        run.
+        """
         # Redis may carry out this turn before the turn under way, which settles the other jobs.
         most = len(group.finished) if group.turns else math.inf
         return min(most, self._jobs_left())
 
     def _jobs_left(self) -> float:
-        """Return how many jobs the worker may still claim in its life, without those of the claims under way."""
+        """Return how many jobs the worker may still claim before it reaches ``max_jobs``. Jobs for which claims are
+        under way are already subtracted.
+        """
         share = self._lifetime.options.max_jobs
         if share is None:
             return math.inf
@@ -205,7 +214,7 @@ class Turns:
             await asyncio.sleep(TROUBLE_PAUSE_S)
 
     def _ask(self, queue: WatchedQueue, limit: int, successes: Sequence[Settlement]) -> _Asked:
-        """Prepare a claim, and reserve its places."""
+        """Prepare a claim, and reserve places (room for handlers) for its jobs."""
         queue.ask()
         self._capacity.shares.take(queue.name, limit)
         call = claim_call(queue.name, self._lifetime.worker, limit, successes)
@@ -213,14 +222,14 @@ class Turns:
         return _Asked(queue, limit, successes, queue.epoch, call, queue.looked, release)
 
     def arm(self, queue: WatchedQueue, seconds: float, *, far: bool) -> asyncio.Task[None] | None:
-        """Begin to wait up to ``seconds`` for a wake token, with a claim behind the wait. Return the asyncio task of
+        """Begin to wait up to ``seconds`` for a wake token, with a prepared (*armed*) claim. Return the asyncio task of
         the wait; it ends when the claim's jobs have arrived. None: the worker should wait without a claim.
 
         If Redis is ``far``, the claim is sent together with the wait, and the jobs arrive with the token. Otherwise the
-        claim is prepared, and sent when the token arrives.
+        prepared claim is sent when the token arrives.
 
-        The claim is treated like the claim of a turn: its places are reserved, and if its answer is lost, or the worker
-        stops, the claim is sent again under the same number. So turns may claim further jobs meanwhile.
+        Places are reserved for the claim's jobs, so turns may claim further jobs meanwhile. If the answer to the claim
+        is lost, or the worker stops, the claim is sent again under the same number.
         """
         group, handlers = self._groups.of[queue.name], self._handlers
         if handlers.executor.running and handlers.steps_took > OVERLAP_S_MAX:
@@ -240,7 +249,9 @@ class Turns:
     async def _wait_and_claim(
         self, group: QueueGroup, asked: _Asked, seconds: float, *, far: bool
     ) -> None:
-        """Wait for a wake token with an armed claim, and start the jobs of the claim. Raises the error of the wait."""
+        """Wait for a wake token with an armed (prepared) claim, and start the jobs of the claim. Raises the error of
+        the wait.
+        """
         handlers, over = self._handlers, self.over
         assert over is not None
         try:
@@ -276,15 +287,15 @@ class Turns:
             raise error
 
     def _not_sent(self, group: QueueGroup, asked: _Asked) -> None:
-        """Note that an armed claim brings no answer, and let the worker claim again."""
+        """Record that an armed (prepared) claim will have no answer, and make the worker claim again."""
         self._capacity.shares.refund(asked.queue.name, asked.limit)
         group.watcher.look_again(asked.queue)
 
     async def _spend(self, spends: Sequence[Call[Any]]) -> None:
-        """Report the units that jobs really took, before their claims end.
+        """Report the units of rates that jobs have really used, before their claims end.
 
-        The report has a round trip of its own. If Redis lacks the report's script, the report is sent again. In a
-        shared round trip, the settlements would then reach Redis before the report.
+        The report has a round trip of its own, because Redis must carry it out before the settlements. In a shared
+        round trip, the order would change if Redis lacked the report's script and the report had to be sent again.
         """
         for result in await self._client.carry_out(spends):
             if isinstance(result, RqCoreError):
@@ -297,8 +308,9 @@ class Turns:
         asked: Sequence[_Asked],
         signals: SignalsBehind,
     ) -> tuple[list[Any], Collection[str]]:
-        """Send the calls of a turn, and ``signals`` behind them. Return the answers to the calls, and the ids of the
-        children whose parents have got signals. The turn counts as under way meanwhile."""
+        """Send the calls of a turn (round trip), and ``signals`` after them. Return the answers to the calls, and the
+        ids of the children whose parents have got signals. The turn counts as under way meanwhile.
+        """
         self._stats.turns += 1
         group.turns += 1
         group.claiming += [each.call for each in asked]
@@ -320,7 +332,8 @@ class Turns:
         return results, signals.children if is_behind and not failed else ()
 
     async def _answered(self, asked: _Asked, result: Claimed | RqCoreError) -> bool:
-        """Start the jobs of a claim, if the code's limits were in force when Redis carried out the claim.
+        """Process the answer to a claim: start its jobs, if the code's limits were in force when Redis carried out the
+        claim.
 
         If the answer was late, start only jobs whose lease can still be extended. Return True if the claim failed.
         """
@@ -370,8 +383,9 @@ class Turns:
         result: Mapping[str, str] | RqCoreError,
         signalled: Collection[str] = (),
     ) -> bool:
-        """Process the answer to settlements. Return True if Redis did not carry them out and they will be sent
-        again. ``signalled``: ids of children whose parents have got signals."""
+        """Process the answer to settlements. Return True if Redis did not carry out the settlements; they will be sent
+        again. ``signalled``: ids of children whose parents have already got signals.
+        """
         if isinstance(result, RqCoreError):
             many = counted(len(group), "job")
             log.error("%s could not be reported, trying again: %s", many, result)
@@ -414,8 +428,8 @@ class Turns:
     def _claimed(
         self, asked: _Asked, result: Claimed | RqCoreError, *, uncounted: bool = False
     ) -> bool:
-        """Start the claimed jobs. Give back the jobs that have no place. With ``uncounted``, give all jobs back:
-        perhaps no cap counted them.
+        """Start the claimed jobs. Give back the jobs for which the worker has no room. With ``uncounted``, give all
+        jobs back: perhaps no cap counted them.
 
         Return True if the claim failed.
         """

@@ -1,7 +1,8 @@
-"""Decides when to claim from a queue: at a wake token, when a job is due, and after LOOK_S_MAX seconds at the latest.
+"""Decides when to claim from a queue: when a wake token arrives, when a job is due, and after LOOK_S_MAX seconds at the
+latest. A wake token is an entry that a script puts into Redis to wake one idle worker.
 
-The watcher sets ``look`` of a queue and wakes the worker, which then claims. A worker without free places takes no
-tokens, and leaves them to other workers.
+The watcher sets ``look`` of a queue and wakes the worker, which then claims. A worker that has no room for another job
+takes no tokens, and leaves them to other workers.
 """
 
 from __future__ import annotations
@@ -28,19 +29,20 @@ LOOK_S_MAX: Final = 5.0
 BURST_LOOK_S: Final = 0.1
 """Maximum seconds between two claims of an idle worker in burst mode."""
 FAR_S: Final = 0.0003
-"""Seconds of a round trip above which a worker sends its claim together with its wait for a wake token. For a shorter
-round trip, this would delay the producer, which waits for the claim, by more than the job gains."""
+"""Seconds of a round trip above which a worker sends its claim together with its wait for a wake token. If the round
+trip is shorter, sending both would not pay: the producer would wait until Redis has carried out the claim, and the job
+would gain less."""
 STILL_FAR_S: Final = 0.0002
-"""Seconds of a round trip down to which a worker goes on to send its claims together with its waits, once it has begun
-to."""
+"""Seconds of a round trip below which a worker stops sending its claims together with its waits for wake tokens."""
 LATE_S: Final = 0.2
-"""Seconds by which a server may end a wait late: an idle server looks at its waits ten times a second."""
+"""Seconds by which Redis may end a blocking wait too late: an idle server checks its waits ten times a second."""
 PLAIN_SHARE: Final = 1 / 8
-"""Share of the waits, chosen at random, that a worker makes without a claim if Redis is far. A claim that leaves jobs
-wakes the next worker. If all workers sent their claims together with their waits, Redis would carry out one claim after
-another, and serve no other client meanwhile. With this share, such a chain ends after eight workers on average."""
+"""Share of the waits for wake tokens, chosen at random, that a worker makes without a claim if Redis is far. A claim
+that leaves jobs wakes the next worker. If all workers sent their claims together with their waits, Redis would carry
+out one claim after another, and serve no other client meanwhile. With this share, such a chain ends after eight workers
+on average."""
 PAUSE_S: Final = 0.2
-"""Seconds of pause after a wait that failed."""
+"""Seconds of pause after a failed wait for a wake token."""
 TROUBLE_PAUSE_S: Final = 1.0
 
 
@@ -54,31 +56,31 @@ class Arm(Protocol):
 
 @dataclass(slots=True)
 class WatchedQueue:
-    """A worker's view of one queue."""
+    """The data by which a worker decides when to claim from one queue."""
 
     name: str
     epoch: int = 0
-    """The epoch of Redis in which the limits of the code were declared."""
+    """The epoch (history of the queue in Redis) in which this worker last declared the limits of the code."""
     lease: float = 30.0
     look: bool = True
     """True if the worker should claim from the queue."""
     asked: int = 0
-    """Number of claims under way."""
+    """Number of claims that Redis has not answered yet."""
     more: bool = False
-    """True if the last claim left jobs that could have been claimed."""
+    """True if jobs that could have been claimed were left after the last claim."""
     looked: float = 0.0
     due: float = FOREVER
     """Monotonic time at which the next scheduled job is due."""
     timer: asyncio.TimerHandle | None = None
     """The timer that lets the worker claim at ``due``."""
     empty: bool = False
-    """True if the last claim left no job that may run now."""
+    """True if no job that may run now was left after the last claim."""
     absent: bool = False
-    """True if the worker leaves the queue out for now: it does not exist and the app does not declare it, or it cannot
-    be used."""
+    """True if the worker does not serve the queue for now, because the queue cannot be used, or because it does not
+    exist and the app does not declare it."""
 
     def ask(self) -> None:
-        """Note that a claim is about to be sent."""
+        """Record that a claim is about to be sent."""
         self.look = False
         self.asked += 1
         self.looked = time.monotonic()
@@ -92,14 +94,15 @@ class WatchedQueue:
         return self.look or (self.more and self.asked > 0)
 
     def overdue(self, now: float) -> bool:
-        """Return whether the last call to the queue is so long ago that even a full worker should call it. Such a call
-        ends expired leases and promotes due jobs."""
+        """Return whether even a worker without room for jobs should call the queue now, because its last call is long
+        ago. A claim of 0 jobs ends expired leases and makes due jobs ready.
+        """
         return now - self.looked >= min(self.lease / 3, LOOK_S_MAX)
 
 
 class Watcher:
-    """Waits for the wake tokens of a worker's queues. While the worker is full, or claims from all these queues anyway,
-    it does not wait for tokens.
+    """Waits for wake tokens: entries in Redis that wake one idle worker of a queue. While the worker has no room for
+    jobs, or claims from all these queues anyway, it does not wait for tokens.
     """
 
     def __init__(
@@ -112,7 +115,8 @@ class Watcher:
         interval: Callable[[], float],
         on_look: Callable[[], None],
     ) -> None:
-        """``full`` returns whether all places are in use. ``interval`` returns the seconds between two heartbeats.
+        """``full`` returns whether the worker has no room for another job. ``interval`` returns the seconds between two
+        heartbeats.
 
         No wait is longer than ``interval``. ``on_look`` is called on the event loop when the worker should claim from a
         queue.
@@ -125,22 +129,22 @@ class Watcher:
         self._on_look = on_look
         self._stopping = False
         self._looked = False
-        """True if the last token lets the worker claim. Otherwise a token that came goes back to Redis."""
+        """True if the last wake token makes the worker claim. If False, a token that came must go back to Redis."""
         self._room = asyncio.Event()
         self._quiet = asyncio.Event()
         self.arm: Arm | None = None
-        """Begins a wait for a wake token with an armed claim, which is sent behind the wait (Turns.arm). None: the
-        worker never arms a claim."""
+        """A function that begins a wait for a wake token with a prepared (armed) claim (Turns.arm). None: the worker
+        never prepares a claim."""
         self._wake = queue_keys(next(iter(queues)), client.prefix)("wake")
-        """The key of the tokens of the only queue."""
+        """The Redis key of the wake tokens of the first queue."""
         self._is_far = False
-        """True if the round trip to Redis was long before the last wait."""
+        """True if the last measured round trip to Redis was long."""
         self._waited = True
-        """False if the last wait failed. The next wait is then without a claim. Otherwise a worker whose Redis user may
-        not wait would claim in a loop."""
+        """False if the last wait for a wake token failed. The next wait is then without a claim. Otherwise a worker
+        whose Redis user has no right to wait would claim in a loop."""
 
     async def run(self) -> None:
-        """Watch until ``stop`` is called."""
+        """Wait for wake tokens again and again, until ``stop`` is called."""
         while not self._stopping:
             try:
                 if all(queue.look or queue.asked for queue in self._queues.values()):
@@ -163,7 +167,7 @@ class Watcher:
                 self.look_at(self._queues.values())
 
     def stop(self) -> None:
-        """Take no more tokens. A token that still arrives goes back to Redis."""
+        """Take no more wake tokens. A token that still arrives goes back to Redis, for another worker."""
         self._stopping = True
         self._room.set()
         self._quiet.set()
@@ -175,22 +179,22 @@ class Watcher:
                 queue.timer.cancel()
 
     def freed(self) -> None:
-        """Wake the watcher, because a place may be free again."""
+        """Report that the worker may have room for another job, so that the watcher waits for tokens again."""
         self._room.set()
 
     def look_at(self, queues: Iterable[WatchedQueue]) -> None:
-        """Let the worker claim from these queues."""
+        """Make the worker claim from these queues soon."""
         for queue in queues:
             queue.look = not queue.absent
         self._on_look()
 
     def look_again(self, queue: WatchedQueue) -> None:
-        """Note that a claim failed, and let the worker claim again."""
+        """Record that a claim failed, and make the worker claim again."""
         queue.asked -= 1
         self.look_at([queue])
 
     def note(self, queue: WatchedQueue, claimed: Claimed) -> None:
-        """Derive from the answer to a claim whether and when another claim may find jobs."""
+        """Decide from the answer to a claim whether and when to claim from the queue again."""
         now = time.monotonic()
         due = FOREVER
         if claimed.next_due_ms is not None:
@@ -208,10 +212,10 @@ class Watcher:
             asyncio.get_running_loop().call_soon(self._quiet.set)
 
     def _wake_when_due(self, queue: WatchedQueue, now: float) -> None:
-        """Set a timer that lets the worker claim again when the next scheduled job is due.
+        """Set a timer that makes the worker claim again when the next scheduled job is due.
 
-        A wait for tokens may have begun before this time was known. It would not end at this time, so a timer is
-        needed.
+        A wait for wake tokens may have begun before this time was known. The wait would not end at this time, so a
+        timer is needed.
         """
         if queue.timer is not None:
             queue.timer.cancel()
@@ -227,7 +231,7 @@ class Watcher:
     async def _wait_for(self, event: asyncio.Event) -> None:
         """Wait for an event, but no longer than LOOK_S_MAX or the time between two heartbeats.
 
-        If the time is over first, let the worker claim: a claim also ends expired leases and promotes due jobs.
+        If the time is over first, make the worker claim: a claim also ends expired leases and makes due jobs ready.
         """
         event.clear()
         try:
@@ -260,8 +264,8 @@ class Watcher:
         await asyncio.sleep(0)
 
     def _armed(self, seconds: float) -> asyncio.Task[None] | None:
-        """Begin a wait for a wake token with an armed claim. Return the wait's asyncio task; None: the worker should
-        wait without a claim.
+        """Begin a wait for a wake token with a prepared (armed) claim. Return the wait's asyncio task; None: the worker
+        should wait without a claim.
         """
         pool = self._client.pool_of(self._wake)
         if pool is None or not self._waited:
@@ -277,7 +281,9 @@ class Watcher:
         return self.arm(queue, seconds, far=self._is_far)
 
     def _use_token(self, name: str) -> None:
-        """Let the worker claim from the token's queue, unless the worker is full or stops."""
+        """Make the worker claim from the queue whose wake token has arrived, unless the worker has no room for jobs or
+        stops.
+        """
         if not (self._full() or self._stopping):
             self._looked = True
             self.look_at([self._queues[name]])

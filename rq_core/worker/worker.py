@@ -1,4 +1,6 @@
-"""The worker itself: creates its parts, runs each group's turns one after another, and ends the parts in order."""
+"""The worker itself: creates its parts, runs its turns (round trips that claim and settle), and ends its parts in
+order.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +63,8 @@ class Worker:
     ) -> None:
         """``on_claim`` is called whenever Redis has answered a claim.
 
-        A supervisor passes ``lease_table`` and ``flow`` (the counters), which it shares with the worker. ``transport``
-        replaces the worker's own connections; a test uses it to watch or delay calls.
+        A supervisor passes ``lease_table`` and ``flow``: the worker's leases and its counters, in memory that both can
+        read. ``transport`` replaces the worker's own connections; a test uses it to watch or delay calls.
         """
         self.app = app
         self.options = (options or WorkerOptions()).serving(app.queues)
@@ -143,7 +145,9 @@ class Worker:
 
     @property
     def retired(self) -> bool:
-        """Return whether the worker ends by itself, at a limit of jobs or memory. A new worker should replace it."""
+        """Return whether the worker ends by itself, because it has reached its limit of jobs or memory. A new worker
+        should replace it.
+        """
         return self._lifetime.retired
 
     async def run(self) -> bool:
@@ -192,7 +196,8 @@ class Worker:
         return self.clean
 
     async def _met(self) -> bool:
-        """Make the handshake with the queues. If the worker is asked to stop first, close everything and return False.
+        """Make the handshake with the queues, and return True. If the worker is asked to stop first, close everything
+        and return False.
 
         So an operator can end a worker that waits for a silent server, and sees no error.
         """
@@ -269,7 +274,9 @@ class Worker:
 
 
 class Burst:
-    """Finds out whether a worker in burst mode may end."""
+    """Finds out whether a worker in burst mode may end. In burst mode, a worker ends when no job is left that may
+    run.
+    """
 
     def __init__(
         self,
@@ -287,7 +294,7 @@ class Burst:
         self._ticker = ticker
         self._tasks = tasks
         self._deaths: dict[str, DeathWatch] | None = None
-        """The death watches by queue; None before the first check."""
+        """The watches that enqueue hooks for dead jobs, by queue; None before the first check."""
         self._asking = False
         """True while a turn finds out whether the worker may end. The turns of all groups need to know this, and one
         answer is enough for all."""
@@ -339,8 +346,8 @@ class Burst:
         return True
 
     async def _tell_of_last_deaths(self) -> bool:
-        """Enqueue the hooks' jobs of the last deaths. Return whether there were such deaths, because the hooks' jobs
-        may have to run now.
+        """Check for dead jobs a last time, and enqueue their hooks' jobs. Return whether a job had died, because a
+        hook's job may then have to run.
         """
         if self._deaths is None:
             self._deaths = death_watches(self._client, self._tasks, self._groups.queues)

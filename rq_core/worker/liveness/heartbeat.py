@@ -1,4 +1,4 @@
-"""Extends the leases of a worker's claims, from a thread of its own.
+"""Extends the leases of a worker's claims, from a separate thread.
 
 So a handler keeps its lease even if it blocks the event loop, or computes for minutes in a thread. A handler that holds
 the GIL stops the heartbeat, too. Then a supervisor extends the leases (:mod:`rq_core.process.lease_guard`). Without a
@@ -27,18 +27,19 @@ log = logging.getLogger(__name__)
 
 EXTEND_CHUNK: Final = 1_000
 BEATS_IN_LEASE: Final = 3
-"""Number of heartbeats in the time of a lease."""
+"""Number of heartbeats during one lease: the interval is the length of a lease divided by this number."""
 BEAT_AGAIN_S: Final = 0.5
 """Maximum seconds after which a failed heartbeat is tried again."""
 
 
 class LeaseKeeper:
-    """Extends the leases of all held claims every third of a lease, in one round trip per server.
+    """Extends the leases of all claims that a worker holds, every third of a lease, in one round trip per server.
 
-    The keeper reads at each heartbeat how long the queues' leases last. So the interval follows an operator's changes.
+    At each heartbeat, the keeper reads the length of the queues' leases. So the interval follows an operator's changes.
 
-    ``on_lost`` and ``on_cancelling`` are called with a queue, a job id and the claim's fence, from the keeper's thread.
-    ``hold_all`` may call ``on_lost`` in its caller's thread, too.
+    ``on_lost`` is called for a claim that is no longer in force, and ``on_cancelling`` for a job that is being
+    cancelled. Their arguments are the queue, the job id and the claim's fence. Both are called from the keeper's
+    thread. ``hold_all`` may call ``on_lost`` in its caller's thread, too.
     """
 
     def __init__(
@@ -52,10 +53,8 @@ class LeaseKeeper:
         table: LeaseTable | None = None,
         attendance: Attendance | None = None,
     ) -> None:
-        """``table``: the leases that a supervisor reads. ``attendance`` reports from this thread that the worker is
-        alive.
-
-        ``clock`` returns seconds. A supervisor extends the leases in ``table`` when this thread cannot run.
+        """``table`` has the leases for a supervisor, which extends them when this thread cannot run. ``attendance``
+        reports from this thread that the worker is alive. ``clock`` returns seconds.
         """
         self._client = client
         self._worker = worker
@@ -67,7 +66,7 @@ class LeaseKeeper:
         self._lock = threading.Lock()
         self._held: dict[str, dict[str, tuple[str, float | None]]] = {}
         self._known: dict[str, float] = {}
-        """Queue → how long the queue's leases last (seconds), as last read."""
+        """Queue → length of the queue's leases in seconds, as last read."""
         self._failed: set[object] = set()
         """The servers that did not answer the last heartbeat."""
         self._refused: dict[str, float] = {}
@@ -92,11 +91,15 @@ class LeaseKeeper:
             self._thread.join(timeout=5.0)
 
     def hold(self, claim: Claim, until: float | None) -> None:
-        """Extend this claim's lease at each heartbeat, up to the time ``until`` on ``clock`` (None: until ``drop``)."""
+        """Extend this claim's lease at each heartbeat, until the time ``until`` on ``clock`` (None: until ``drop`` is
+        called).
+        """
         self.hold_all([(claim, until)])
 
     def hold_all(self, claims: Iterable[tuple[Claim, float | None]]) -> None:
-        """Extend the leases of several claims, as ``hold`` does. Report an older claim of the same job as lost."""
+        """Extend the leases of several claims at each heartbeat, as ``hold`` does for one. If an older claim of the
+        same job is held, report the older claim as lost.
+        """
         lost: list[tuple[str, str, str]] = []
         with self._lock:
             for claim, until in claims:
@@ -120,8 +123,9 @@ class LeaseKeeper:
                         self._table.drop(claim)
 
     def extended_at(self, queue: str) -> float:
-        """Return the time (on ``clock``) from which the queue's leases count: the time of the last heartbeat that has
-        certainly extended them."""
+        """Return the time (on ``clock``) at which the queue's leases were last extended: the time of the last heartbeat
+        that has certainly done so.
+        """
         return self._refused.get(queue, self.last_success)
 
     def beat(self) -> None:
@@ -167,7 +171,9 @@ class LeaseKeeper:
             raise refusal
 
     def _by_place(self, held: Mapping[str, Sequence[object]]) -> list[tuple[object, list[str]]]:
-        """Return (server, queues) pairs for the held claims. Servers that failed at the last heartbeat come last."""
+        """Return (server, queues) pairs for all held claims. Servers that did not answer the last heartbeat come
+        last.
+        """
         places: dict[object, list[str]] = {}
         for queue, jobs in held.items():
             if jobs:
@@ -177,8 +183,9 @@ class LeaseKeeper:
     def _tell(
         self, calls: Sequence[Call[Extended]], answers: Sequence[Extended | RqCoreError]
     ) -> dict[str, RqCoreError]:
-        """Report the jobs in the answers: call ``on_lost`` for lost claims and ``on_cancelling`` for jobs that are
-        being cancelled. Return queue → error, for the queues whose leases were not extended."""
+        """Process the answers to a heartbeat: call ``on_lost`` for lost claims, and ``on_cancelling`` for jobs that are
+        being cancelled. Return queue → error, for the queues whose leases were not extended.
+        """
         refused: dict[str, RqCoreError] = {}
         for call, answer in zip(calls, answers, strict=True):
             if isinstance(answer, RqCoreError):
@@ -194,7 +201,7 @@ class LeaseKeeper:
         return refused
 
     def _follow_leases(self, queues: Sequence[str]) -> None:
-        """Read how long the queues' leases last, and set the interval to a third of the shortest time."""
+        """Read the length of the queues' leases, and set the heartbeat interval to a third of the shortest lease."""
         if not queues:
             return
         prefix = self._client.prefix

@@ -17,13 +17,14 @@ from typing import Any, Final, NamedTuple
 from rq_core.model.job import Claim
 
 _HEAD: Final = struct.Struct("<dd128s")
-"""The table's head: monotonic time at which the heartbeat's thread last ran, its interval in seconds, and the
-worker's name."""
+"""The struct at the beginning of the table: the monotonic time at which the heartbeat's thread last ran, its interval
+in seconds, and the worker's name."""
 _END: Final = struct.Struct("<?i")
-"""The end of the worker: whether its work is over, and the exit status that its process will have."""
+"""The struct about the end of the worker: whether its work is over, and the exit status that its process will have."""
 _ROWS_AT: Final = _HEAD.size + _END.size
 _ROW: Final = struct.Struct("<?d128s128s40s")
-"""A row: whether it is in use, the monotonic time up to which to extend the lease (0: no limit), queue, job, fence."""
+"""The struct of one row: whether the row is in use, the monotonic time up to which to extend the lease (0: no limit),
+queue, job, and fence (which identifies the claim)."""
 
 
 class HeldLease(NamedTuple):
@@ -36,7 +37,9 @@ class HeldLease(NamedTuple):
 
 
 class LeaseTable:
-    """The claims of one worker process. The supervisor creates the table; the worker writes it."""
+    """The claims of one worker process whose leases must be extended. The supervisor creates the table; the worker
+    writes it.
+    """
 
     def __init__(self, context: SpawnContext, rows: int) -> None:
         self._memory: Any = context.RawArray(c_char, _ROWS_AT + rows * _ROW.size)

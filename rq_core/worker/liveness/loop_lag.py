@@ -1,6 +1,7 @@
 """Measures once a second how late the event loop is. A blocked loop delays every handler and the next claim.
 
-A thread watches the loop. While a handler blocks the loop, the thread logs the job and the line that it executes.
+A thread watches the loop. While a handler blocks the loop, the thread logs the job and the line of code that the
+handler executes.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ EVERY_S: Final = 1.0
 BLOCKED_S: Final = 2.0
 """Seconds after which the log names the handler that blocks the loop."""
 REMEMBERED: Final = 15
-"""Number of measurements among which the worst is reported. This is about the number of measurements between two
-scrapes."""
+"""Number of recent measurements; the greatest of them is reported. This is about the number of measurements between two
+scrapes of the metrics."""
 
 
 class LoopWatch:
-    """Measures one worker's event loop. Call its methods on that loop."""
+    """Measures how late one worker's event loop is. Call its methods on that loop."""
 
     def __init__(self, flow: FlowTable, clock: Callable[[], float] = time.monotonic) -> None:
         self._flow = flow
@@ -42,7 +43,7 @@ class LoopWatch:
         self._over = threading.Event()
 
     def start(self) -> None:
-        """Start measuring, and note that the worker is expected to claim from now on."""
+        """Start measuring, and record that the worker is expected to claim from now on."""
         self._flow.answered()
         self._due = self._clock()
         self.measure()
@@ -65,7 +66,7 @@ class LoopWatch:
         self._over.set()
 
     def _look(self, loop: int) -> None:
-        """Watch the thread ``loop`` until ``stop``, and log each handler that blocks it."""
+        """Watch the thread with the id ``loop`` until ``stop`` is set, and log each handler that blocks the thread."""
         told = 0.0
         while not self._over.wait(EVERY_S):
             due = self._due
@@ -92,7 +93,8 @@ class LoopWatch:
 
 
 def _handler_in(frame: FrameType) -> tuple[Running, str] | None:
-    """Return the async handler that a thread executes now, and its line as ``FILE:LINE``; None: no handler.
+    """Return the async handler that a thread executes now, and the present line of code as ``FILE:LINE``; None: no
+    handler.
 
     If the handler's function is not on the stack, the line is that of the innermost call.
     """

@@ -23,7 +23,9 @@ SWEEP_EVERY_S: Final = 3_600.0
 
 
 class Attendance:
-    """One worker's rows in the key ``workers``. An error with these rows harms no job and delays no heartbeat."""
+    """Reports one worker as alive: writes its row in the key ``workers`` of each of its queues. An error with these
+    rows harms no job and delays no heartbeat.
+    """
 
     def __init__(
         self,
@@ -36,9 +38,10 @@ class Attendance:
         busy: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``queues`` returns the queues that the worker serves now. ``busy`` returns the number of places with a job.
+        """``queues`` returns the queues that the worker serves now. ``busy`` returns the number of jobs that the worker
+        runs now, and ``places`` is the maximum of this number.
 
-        The heartbeat's thread calls both. ``places``: the worker's number of places.
+        The heartbeat's thread calls ``queues`` and ``busy``.
         """
         self._client = client
         self._worker = worker
