@@ -213,8 +213,9 @@ def _begin(rooms: Iterable[str]) -> str:
 
 
 def _facts_of(header: Header, includes: Mapping[str, Source]) -> dict[str, tuple[str, ...]]:
-    """Return the fields of the queue's key ``meta`` that a script and its includes read, as two lists: fields that are
-    read at the beginning of a call, and fields that may be read later.
+    """Return the fields of the queue's key ``meta`` that a script and its includes (shared Lua files) read, in two
+    groups. The fields under ``meta`` are read at the beginning of a call, and those under ``later`` may be read after
+    that.
     """
     headers = (header, *(include.header for include in includes.values()))
     return {

@@ -74,7 +74,7 @@ class Source:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """The code, split into its definitions. Each begins in the first column."""
+        """The code, split into its definitions. Each definition begins in the first column."""
         return tuple(_part(code) for code in _PARTS.split(self.code))
 
     @cached_property

@@ -59,14 +59,14 @@ class BatchShares(Shares):
         self._sizes = sizes
 
     def take(self, queue: str, places: float) -> None:
-        """Record that a queue has received places, so that other queues are next: advance the queue's virtual clock.
-        For the queue of a batch task, ``places`` is a number of jobs.
+        """Record that a queue has received places (room for handlers), so that other queues are next: advance the
+        queue's virtual clock. For the queue of a batch task, ``places`` is a number of jobs.
         """
         super().take(queue, places / self._sizes.get(queue, 1))
 
     def refund(self, queue: str, places: float) -> None:
-        """Record that a queue did not use the places that it had received: set its virtual clock back. For the queue of
-        a batch task, ``places`` is a number of jobs.
+        """Record that a queue did not use the places (room for handlers) that it had received: set its virtual clock
+        back. For the queue of a batch task, ``places`` is a number of jobs.
         """
         super().refund(queue, places / self._sizes.get(queue, 1))
 
@@ -106,8 +106,8 @@ class BatchCapacity(Capacity):
             self.hold(queue, jobs)
 
     def _room(self, queue: str) -> int:
-        """Return how many more jobs of the queue can wait without taking another place. Waiting jobs share places: a
-        whole batch takes one place.
+        """Return how many more jobs of the queue can wait without taking room for another handler. Waiting jobs share
+        places: a whole batch takes one place, because one handler runs it.
         """
         return -self._waiting[queue] % self.sizes[queue]
 
@@ -116,13 +116,15 @@ class BatchCapacity(Capacity):
         return self.taken - self._shared - (self.kept - self._kept_for_batches)
 
     def full(self) -> bool:
-        """Return whether the worker can take no further job: no place is free, and the waiting jobs of each batch task
-        fill the places that they share.
+        """Return whether the worker can take no further job: no place (room for a handler) is free, and the waiting
+        jobs of each batch task fill the places that they share.
         """
         return super().full() and not any(map(self._room, self.sizes))
 
     def has_room(self, queue: str) -> bool:
-        """Return whether another job of the queue can wait in a place that the queue's waiting jobs already share."""
+        """Return whether another job of the queue can wait in a place (room for a handler) that the queue's waiting
+        jobs already share.
+        """
         return queue in self.sizes and self._room(queue) > 0
 
     def claims(
@@ -145,8 +147,8 @@ class BatchCapacity(Capacity):
         return found
 
     def only_waits(self) -> bool:
-        """Return whether the worker is full of jobs that wait for their batch to begin: they fill all places, and no
-        claim is under way.
+        """Return whether jobs that wait for their batch to begin take all places (room for handlers), and no claim is
+        under way.
         """
         return self.taken == self._shared and not self.kept and self.full()
 

@@ -21,7 +21,8 @@ HALVES_MIN: Final = 16
 """Number of places (handlers that may run at once) from which on one claim asks for at most half of them. A worker with
 fewer places would make twice as many calls, and these calls would cost Redis more than the worker gains."""
 LEND_AFTER_S: Final = 0.5
-"""Seconds after which the places that are reserved for an unanswered claim may be used for queues on other shards."""
+"""Seconds after which the places (room for handlers) that are reserved for an unanswered claim may be used for other
+queues."""
 
 
 class Capacity:
@@ -49,7 +50,9 @@ class Capacity:
         return self.taken >= self.most
 
     def busy(self) -> int:
-        """Return how many places are used by jobs. Places that are reserved for claims do not count."""
+        """Return how many places (room for handlers) are used by jobs. Places that are reserved for claims do not
+        count.
+        """
         return self.taken - self.kept
 
     def for_one_claim(self) -> int:
@@ -72,7 +75,8 @@ class Capacity:
         """Return the claims to send now for a group of queues, as (queue, number of jobs) pairs, with at most ``most``
         jobs in all. A group is the queues whose calls are sent together.
 
-        If no place is free, the number is 0: the call then only ends expired leases and makes due jobs ready.
+        If no further handler may start, the number is 0: the call then only ends expired leases and makes due jobs
+        ready.
         """
         mine = [queue for queue in group.queues.values() if queue.promising]
         if not mine:
@@ -92,7 +96,7 @@ class Capacity:
         return [(queue, min(n, CLAIM_MAX)) for queue in mine if (n := shares[queue.name]) > 0]
 
     def reserve(self, queue: str, places: int, groups: QueueGroups) -> Callable[[], None]:
-        """Reserve places for the jobs of a claim. Return the function that releases the places.
+        """Reserve places (room for handlers) for the jobs of a claim. Return the function that releases the places.
 
         In a cluster, the worker sends the calls for each queue separately. If a claim has no answer after LEND_AFTER_S,
         its places may be used for other queues. So an outage of one shard does not occupy the worker. If the claim
@@ -143,7 +147,9 @@ class Shares:
     """
 
     def __init__(self, weights: Mapping[str, int], *, alone: bool = False) -> None:
-        """``weights``: queue → weight; a queue without a weight has 1. ``alone``: the only queue gets all places."""
+        """``weights``: queue → weight; a queue without a weight has 1. ``alone``: true if the worker has only one
+        queue, which gets all places.
+        """
         self._weights = weights
         self._alone = alone
         self._clocks: dict[str, float] = {}
@@ -151,8 +157,8 @@ class Shares:
         """The lowest virtual clock of a queue when places were last divided."""
 
     def divide(self, places: int, queues: Sequence[str]) -> dict[str, int]:
-        """Return how many of the free ``places`` each queue would receive now, if all these queues had jobs. Nothing is
-        recorded.
+        """Return how many of the free ``places`` (handlers that may start) each queue would receive now, if all these
+        queues had jobs. Nothing is recorded.
         """
         if self._alone:
             return dict.fromkeys(queues, places)
@@ -170,12 +176,16 @@ class Shares:
         return given
 
     def take(self, queue: str, places: float) -> None:
-        """Record that a queue has received places, so that other queues are next: advance the queue's virtual clock."""
+        """Record that a queue has received places (room for handlers), so that other queues are next: advance the
+        queue's virtual clock.
+        """
         if not self._alone:
             self._clocks[queue] = self._clock(queue) + places / self._weight(queue)
 
     def refund(self, queue: str, places: float) -> None:
-        """Record that a queue did not use places that it had received: set the queue's virtual clock back."""
+        """Record that a queue did not use places (room for handlers) that it had received: set the queue's virtual
+        clock back.
+        """
         if not self._alone:
             self._clocks[queue] = self._clocks.get(queue, self._now) - places / self._weight(queue)
 

@@ -23,8 +23,9 @@ class WorkerOptions:
     concurrency: int = 10
     """Maximum number of handlers that run at once."""
     weights: Mapping[str, int] = field(default_factory=dict)
-    """Queue → weight, which divides free places between queues that have jobs: a queue with weight 3 receives three
-    places for each place of a queue with weight 1. A queue that is not named has weight 1."""
+    """Queue → weight, which divides the worker's free places between queues that have jobs. A place lets one handler
+    run. A queue with weight 3 receives three places for each place of a queue with weight 1. A queue that is not named
+    has weight 1."""
     burst: bool = False
     """If true, the worker stops when no job is running or due on any of the queues, and no ready job may run now. Jobs
     that wait for a rate, or for a cap of 0, stay in their queues."""

@@ -19,7 +19,7 @@ class QueueGroup:
     """Queues whose calls are sent together.
 
     On one server, one group has all queues. In a cluster each queue has its own group. So a shard that is down, or a
-    slot that is being moved, delays no other queue.
+    cluster slot that is being moved, delays no other queue.
     """
 
     queues: dict[str, WatchedQueue]

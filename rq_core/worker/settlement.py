@@ -1,4 +1,6 @@
-"""Settlements: how a worker ends its claims, as arguments of the scripts turn, complete, fail, rollback and park."""
+"""Settlements: a worker's reports of how its claims ended, as arguments of the scripts turn, complete, fail, rollback
+and park.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,8 @@ class Settlement(NamedTuple):
     waits: str = ""
     """Numbers of the saved waits and sleeps for which a parked job waits, separated by commas."""
     known: KnownBox = NOTHING_KNOWN
-    """The numbers of the saved entries of a durable job that Redis must have before the claim may end. For a job that
-    parks, Redis must also have the entries in ``waits``. Empty for a success."""
+    """The id of a durable job's box and the numbers of the saved entries that Redis must have before the claim may end.
+    For a job that parks, Redis must also have the entries in ``waits``. Empty for a success."""
     save_again: Callable[[Callable[..., Awaitable[Any]]], Awaitable[None]] | None = None
     """A function that saves again the entries of a durable job that Redis has lost. Its argument is the method ``save``
     of a saver."""

@@ -74,11 +74,11 @@ class Restoration(NamedTuple):
     - entry, lost: the id (life) of a box, and the numbers of the box's header."""
     detail: str
     """The remaining fields of the event ``restored``, as JSON. For remove: the event with which the job had ended, as
-    JSON. For entry and lost: the name of a member of the box, for example ``|3`` (entry 3) or ``>2`` (signal 2). The
-    box's id (life) at the beginning of the name is left out."""
+    JSON. For entry and lost: the name of a member of the job's box (saved steps and signals), for example ``|3`` (entry
+    3) or ``>2`` (signal 2). The box's id (life) at the beginning of the name is left out."""
     spec: str = ""
-    """The job's JSON, or the value of a member of the box. For remember: the job's result, as JSON; empty: only the id
-    is remembered."""
+    """The job's JSON, or the value of a member of the job's box (saved steps and signals). For remember: the job's
+    result, as JSON; empty: only the id is remembered."""
 
 
 class Restored(NamedTuple):
@@ -229,7 +229,7 @@ class Audit:
 
     def strike(self, queue: str) -> Plan[None]:
         """Remove entries of the outbox that no script has written: their ids are higher than any id that a script
-        assigns. If no entry remains, a new epoch begins.
+        assigns. If no entry remains, a new epoch (history of the queue in Redis) begins.
 
         Raises ServerUnsuitable and changes nothing if more than STRIKE_ENTRIES_MAX entries or STRIKE_BYTES_MAX bytes
         would remain.

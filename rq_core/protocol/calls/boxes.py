@@ -93,8 +93,9 @@ class Sending(NamedTuple):
     value: str
     """The value that the signal brings, as JSON."""
     life: str = ""
-    """The id of the box to which the signal belongs. Only the signal about a child's end has one: if the parent's box
-    has another id, the parent gets no signal. Empty: any box will do, and the job need not have one yet."""
+    """The id of the job's box, which has its steps and signals. Only the signal about a child's end names a box: if the
+    parent's box has another id, the parent gets no signal. Empty: the id does not matter, and the job need not have a
+    box yet."""
 
 
 class Sent(NamedTuple):
@@ -102,9 +103,10 @@ class Sent(NamedTuple):
 
     outcome: str
     """The outcome. ``woken``: the job was parked for the signal and is ready now; ``sent``: the signal is stored in the
-    job's box; ``known``: a signal with the same key was sent before; ``full``: the box has no room; ``lost``: Redis has
-    lost the job's box; ``gone``: there is no such job; ``waits``: nothing was sent, and the job was not woken (an
-    answer to ``look_again``, and to the signal of a child whose parked parent waits for another child)."""
+    job's box (its steps and signals); ``known``: a signal with the same key was sent before; ``full``: the box has no
+    room; ``lost``: Redis has lost the job's box; ``gone``: there is no such job; ``waits``: nothing was sent, and the
+    job was not woken (an answer to ``look_again``, and to the signal of a child whose parked parent waits for another
+    child)."""
     number: int | None
     """The signal's number among the job's signals; None: the signal was not sent."""
 

@@ -138,7 +138,7 @@ def fail(
 ) -> Call[dict[str, str]]:
     """Build the Redis call that reports failures. Its answer is the outcome by id.
 
-    A failure is (id, fence, ``retry`` or ``final``, delay in ms, reason, error as JSON). The fence is the number of the
+    A failure is (id, fence, ``retry`` or ``final``, delay in ms, reason, error as JSON). The fence identifies the
     claim. ``known`` is for durable jobs: for each job in ``held``, the saved entries that Redis must have. If Redis has
     lost one of these entries, the claim stays in force, and the outcome is ``behind``. An empty ``known`` requires no
     entries.

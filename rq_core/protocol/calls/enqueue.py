@@ -55,7 +55,8 @@ class Accepted(NamedTuple):
     discarded."""
     rejected: tuple[tuple[str, str], ...] = ()
     """Pairs (id, scope) of jobs that were refused: the scope was full, and its cap says that such jobs are rejected. A
-    pair may name a lane in place of a scope, if as many jobs wait in the lane as ``max_waiting`` allows."""
+    pair may name a lane (the jobs of one priority and the same scopes) in place of a scope, if as many jobs wait in the
+    lane as ``max_waiting`` allows."""
     held: tuple[tuple[str, str], ...] = ()
     """Pairs (id, id of another job) of unique jobs that were not accepted; the caller gets the other job. The other job
     holds the unique name now, or held it when an earlier call with the same remembered id was made."""
@@ -231,9 +232,9 @@ def pack_jobs(jobs: Sequence[NewJob], why: str = "") -> tuple[str, list[Record]]
     Profile and NewJob). If the jobs have them, the due time (Unix ms) and the ties follow. Ties are further options as
     a JSON object (see ``ties_of``).
 
-    A record has five texts of one job: the id; the number of the job's kind, from 1; the digest; the lane; and the
-    job's JSON. The digest is that of the arguments, the timeout and the header of a fork or a child. If the job has a
-    ``name`` or a ``call``, these follow in the text of the digest.
+    A record has five texts of one job: the id; the number of the job's kind, from 1; the digest; the lane (priority and
+    scopes); and the job's JSON. The digest is that of the arguments, the timeout and the header of a fork or a child.
+    If the job has a ``name`` or a ``call``, these follow in the text of the digest.
     """
     kinds: list[str] = []
     places: dict[tuple[int, int, str, int, str], str] = {}

@@ -34,8 +34,9 @@ class Mail:
         return found
 
     def look_again(self, queue: str, ids: Sequence[str], *, by: str, why: str) -> Plan[None]:
-        """Check again whether the boxes of jobs have signals. A parked job wakes if its box has a signal for which the
-        job waits."""
+        """Check again whether jobs have received the signals for which they wait. A parked job whose awaited signal has
+        arrived becomes ready.
+        """
         for begin in range(0, len(ids), BATCH_MAX):
             chunk = ids[begin : begin + BATCH_MAX]
             yield from self._delivery.call(look_again(queue, chunk, by=by, why=why))

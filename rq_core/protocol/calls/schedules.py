@@ -93,7 +93,9 @@ class Instant(NamedTuple):
 
     @classmethod
     def of(cls, name: str, schedule: Schedule, passed: Passed) -> Instant:
-        """Return the report about a due schedule. ``passed`` has the instants of the schedule that have passed."""
+        """Return the report about a due schedule. ``passed`` has the times at which the schedule should have run until
+        now.
+        """
         following = passed.next or INSTANT_MAX
         return cls(
             name, schedule.version, schedule.next_ms, passed.fired or 0, following, passed.missed
@@ -119,14 +121,16 @@ def tick(
     hand_max: int = HAND_MAX,
     why: str = "",
 ) -> Call[Ticked]:
-    """Build the Redis call that reports the instants of due schedules, and gets further schedules that are due."""
+    """Build the Redis call that reports the instants (times to run) of due schedules, and gets further schedules that
+    are due.
+    """
     args = {"by": worker, "why": why, "spec_max": spec_max, "hand_max": hand_max}
     count = len(instants)
     return Call("tick", queue, args, lambda reply: parse_ticked(reply, count), tuple(instants))
 
 
 def parse_ticked(reply: Sequence[Any], count: int) -> Ticked:
-    """Return the parsed answer to a call that reported ``count`` instants."""
+    """Return the parsed answer to a call that reported ``count`` due schedules."""
     end = 1 + 3 * count
     told = {
         reply[at]: Told(reply[at + 1], None if reply[at + 2] == "-" else reply[at + 2])

@@ -397,8 +397,8 @@ class Delivery:
         return all(each is None for each in found)
 
     def set_floor(self, queue: str, epoch: int) -> None:
-        """Set a lower bound for epochs: each epoch of the queue that this client starts from now on is above ``epoch``.
-        This is the last epoch that the audit database has for the queue.
+        """Set a lower bound for the numbers of new epochs (histories of the queue in Redis). Each epoch that this
+        client starts from now on is above ``epoch``, the last epoch that the audit database has for the queue.
         """
         self._floors[queue] = epoch + 1
 

@@ -25,7 +25,9 @@ def check_queue(queue: str, facts: Mapping[str, str]) -> None:
 
 
 def epoch_of(queue: str, text: object) -> int:
-    """Return a queue's epoch as a number. Raises QueueDamaged if the text is not a number."""
+    """Return the number of a queue's epoch (its present history in Redis). Raises QueueDamaged if the text is not a
+    number.
+    """
     shown = str(text)
     if _is_number(shown):
         return int(shown)

@@ -25,7 +25,7 @@ class Handshake:
     audit: bool
     audit_id: str | None
     started: str | None
-    """The reason why this handshake started a new epoch; None: it started none."""
+    """The reason why this handshake started a new epoch (history of the queue in Redis); None: it started none."""
 
 
 def parse_handshake(queue: str, reply: Sequence[Any]) -> Handshake:

@@ -58,7 +58,8 @@ class Box(NamedTuple):
     """
 
     life: str | None
-    """The id of the job's box: 16 random hex digits. None: the job has saved nothing."""
+    """The id of the job's box, in which Redis keeps its steps: 16 random hex digits. None: the job has saved
+    nothing."""
     entries: tuple[StepEntry, ...] = ()
 
 
@@ -295,7 +296,9 @@ def _state(line: str) -> str:
 
 
 def _lives_in(lines: Mapping[str, str]) -> dict[str, str]:
-    """Return the ids of the boxes of jobs, by job id, from the jobs' state lines. Jobs without a box are left out."""
+    """Return the ids of the boxes (saved steps and signals) of jobs, by job id, from the jobs' state lines. Jobs
+    without a box are left out.
+    """
     found = {job_id: _LIFE.search(line) for job_id, line in lines.items()}
     return {job_id: life[1] for job_id, life in found.items() if life is not None}
 

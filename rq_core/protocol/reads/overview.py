@@ -123,7 +123,7 @@ class _Lane(NamedTuple):
     """
 
     scope: str
-    """The scope that the lane waits for; empty: the lane is open."""
+    """The full scope that blocks the lane; empty: the lane is open, and its jobs can be claimed."""
     name: str
     age_ms: int | None = None
     """Ms for which the lane's first job has waited; None: unknown."""

@@ -36,9 +36,11 @@ LANES_MAX: Final = 20_000
 """Maximum number of lanes whose jobs are counted for one answer, for all its scopes together. A lane has the waiting
 jobs of one priority and the same scopes."""
 RATES_MAX: Final = 1_000
-"""Maximum number of blocked lanes that are read to find the used-up rates of a family."""
+"""Maximum number of blocked lanes (lists of jobs that wait for a scope) that are read to find the used-up rates of a
+family."""
 AHEAD_MAX: Final = 1_000
-"""Maximum number of lanes that are read to count the jobs that will run before a given job."""
+"""Maximum number of lanes (lists of jobs with the same scopes) that are read to count the jobs that will run before a
+given job."""
 LISTED_MAX: Final = PAGE
 """Maximum number of jobs that are read at the head of each list, to count the jobs that will run before a given job.
 Cancelled jobs among them are not counted."""
@@ -437,8 +439,9 @@ def _rank(job: JobState) -> int:
 
 
 def _place(text: str | None) -> tuple[str, str | None]:
-    """Return the state of a lane (open or blocked) and the scope that blocks it. They are read from the lane's field in
-    the key ``lanes``: ``open ORDER`` or ``blocked SCOPE ORDER``.
+    """Return the state of a lane (the waiting jobs of one priority and the same scopes): open or blocked. Also return
+    the scope that blocks it. They are read from the lane's field in the key ``lanes``: ``open ORDER`` or ``blocked
+    SCOPE ORDER``.
     """
     match (text or "").split(" "):
         case ["blocked", scope, _]:

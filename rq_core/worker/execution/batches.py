@@ -68,7 +68,7 @@ class Member:
 
 
 class _Collected:
-    """A batch that does not run yet."""
+    """A batch that collects jobs, or waits to begin."""
 
     __slots__ = ("key", "members", "timer")
 
@@ -168,7 +168,7 @@ class BatchExecutor(Executor):
             collected.timer = loop.call_later(seconds, self._close, collected)
 
     def _close(self, collected: _Collected) -> None:
-        """Close a batch to further jobs. The batch begins when a place is free."""
+        """Close a batch to further jobs. The batch begins when the worker may start another handler."""
         self._forget(collected)
         self._ready.append(collected)
         self.begin_ready()
@@ -181,7 +181,7 @@ class BatchExecutor(Executor):
             collected.key = None
 
     def close_all(self) -> None:
-        """Close all batches that wait for further jobs. Each begins when a place is free."""
+        """Close all batches that wait for further jobs. Each begins when the worker may start another handler."""
         for collected in tuple(self._collected.values()):
             self._close(collected)
 
@@ -195,7 +195,7 @@ class BatchExecutor(Executor):
                 self.end(waiting, WorkerStopping())
 
     def begin_ready(self) -> None:
-        """Begin the batches and jobs that wait for a place, as long as a place is free."""
+        """Begin the batches and jobs that are ready, as long as the worker may start another handler."""
         while self._ready and (self.places.may_begin() if self.places else not self._runs):
             waiting = self._ready.popleft()
             if isinstance(waiting, Running):

@@ -408,7 +408,9 @@ class Executor:
         self._failed(running, verdict, type(error).__name__, message_of(error), said)
 
     def _raised(self, running: Running, raised: Raised) -> None:
-        """Settle an isolated handler that failed. Its process has already applied the task's retry policy."""
+        """Settle the claim of an isolated handler that failed. The handler's process has already applied the task's
+        retry policy.
+        """
         if running.settled:
             return
         running.settled = True
@@ -449,7 +451,7 @@ class Executor:
     def _report(
         self, running: Running, verdict: str, delay_ms: int, reason: str, error: str = "null"
     ) -> None:
-        """Pass on the settlement of a handler that did not succeed."""
+        """Pass the settlement of a handler that did not succeed to ``on_settlement``."""
         self._on_settlement(running.settlement(verdict, delay_ms, reason, error))
 
     def _free(self, running: Running) -> None:

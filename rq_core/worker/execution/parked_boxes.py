@@ -43,8 +43,8 @@ class ParkedBoxes:
         self._newest: NewestValues[tuple[str, str], _Parked] = NewestValues(BOXES_MAX, bytes_max)
 
     def keep(self, context: JobContext, box: Box) -> None:
-        """Keep the box of a job that the claim of ``context`` parks. A box is not kept if it has more than a quarter of
-        the maximum number of bytes.
+        """Keep the box (saved steps, waits and signals) of a job that the claim of ``context`` parks. A box is not kept
+        if it has more than a quarter of the maximum number of bytes.
         """
         size = sum(ENTRY_BYTES + len(entry.value or "") for entry in box.entries)
         if size > self._bytes_max // 4:

@@ -1,4 +1,4 @@
-"""One claim whose handler is about to start, or has started."""
+"""A claim whose handler is about to start, or runs."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Running:
         )
 
     def keep(self, value: Any) -> None:
-        """Convert the handler's result to JSON, and store it in ``value``."""
+        """Convert the handler's result to JSON, and store the JSON in ``value``."""
         self.value = UNFINISHED_VALUE
         self.value = self.task.returned.dump(value, self.keeps)
         self.problem = self.task.returned.problem_of(value, self.value)

@@ -28,7 +28,9 @@ queue, job, and fence (which identifies the claim)."""
 
 
 class HeldLease(NamedTuple):
-    """A claim in the table. ``until``: monotonic time up to which its lease is extended; None: without an end."""
+    """One claim in the table of leases. ``until``: monotonic time up to which the lease is extended; None: without a
+    limit.
+    """
 
     queue: str
     job: str
