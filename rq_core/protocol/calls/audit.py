@@ -62,7 +62,7 @@ class Restoration(NamedTuple):
     - remember: remember the id of an ended job.
     - name: let an ended job hold its unique name again.
     - entry: put back an entry or a signal of a durable job's box.
-    - lost: note that a signal of a box cannot be put back."""
+    - lost: keep the number of a signal that cannot be put back; its sender must send it again."""
     due_ms: int
     line: str
     """A line whose meaning depends on the kind.
