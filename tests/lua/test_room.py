@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import redis
 
 from rq_core.scripts import script

@@ -1,5 +1,7 @@
 """A short run of the kills between the calls of a durable handler. ``scripts/prove/model --kills`` makes a long run."""
 
+import pytest
+
 from sql_audit.store.connection.database import Database
 from tests.kit.schemas import lay_schema
 from tests.kit.servers import RedisServer
