@@ -342,7 +342,7 @@ def _ticks(view: View) -> Iterator[Entry]:
 
 
 def _results(image: Image) -> Iterator[Entry]:
-    """Yield the expected members of `results`, `returned` and `kept`, for ids whose jobs have ended."""
+    """Yield the expected members of the keys `results`, `returned` and `kept`, for ids whose jobs have ended."""
     for kept in image.kept.remembered:
         if kept.value is not None:
             yield "returned", kept.id, kept.value

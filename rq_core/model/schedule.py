@@ -124,9 +124,9 @@ def job_of(job: NewJob, rule: Recurrence) -> NewJob:
 
 @lru_cache(maxsize=1024)
 def _ties_under(overlap: Overlap, given: str) -> str | None:
-    """Return a job's ties (options as JSON, see :func:`rq_core.model.job.ties_of`) with the ties that the rule for
-    overlaps needs. Return None if the given ties have a deadline at a fixed instant, which does not fit a job that is
-    enqueued many times.
+    """Add the option that the rule for overlaps needs to a job's ``given`` options, and return them as JSON (see
+    :func:`rq_core.model.job.ties_of`). Return None if the given options have a deadline at a fixed instant, which does
+    not fit a job that is enqueued many times.
 
     The result is cached, because one task may have many schedules.
     """

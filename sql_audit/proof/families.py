@@ -95,7 +95,7 @@ class ChildLog:
     succeeded: int = 0
     """How many of the ends in ``ends`` are successes."""
     digests: dict[Any, int] = field(default_factory=dict)
-    """From the digest of a result to the Unix ms at which the child first succeeded with this result."""
+    """The Unix ms at which the child first succeeded with a result, by the digest of the result."""
 
     def add(self, kind: str, at_ms: int, detail: str | None) -> None:
         """Add an event of the child."""

@@ -132,7 +132,8 @@ class Moment:
 
     @property
     def scopes(self) -> dict[str, tuple[int | None, list[str]]]:
-        """From each scope that a claim held (what a cap counts, such as ``tenant=acme``) to its cap and its holders.
+        """The cap and the holders of each scope that a claim held. A scope is what a cap counts, such as
+        ``tenant=acme``.
 
         The cap is the one in force at the last claim (None: no cap). The holders are the ids of the jobs.
         """

@@ -211,7 +211,7 @@ def test_a_refused_signal_creates_no_queue(app: App, fake: testing.Fake) -> None
     assert fake.drain() == []
 
 
-def test_once_a_wait_has_ended_earlier_failures_do_not_count_towards_max_attempts(
+def test_failures_before_the_end_of_a_wait_do_not_count_towards_max_attempts(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:
     @app.task(retry=RetryPolicy(max_attempts=2, backoff="fixed", base=1.0, jitter=False))

@@ -166,7 +166,7 @@ async def test_the_async_methods_enqueue_read_and_retry_flows(
 
 
 @pytest.mark.slow
-def test_the_method_nodes_returns_the_state_of_each_node(work: Work, fake: testing.Fake) -> None:
+def test_a_flow_handle_returns_the_state_of_each_node(work: Work, fake: testing.Fake) -> None:
     work.bad |= {"c1"}
     run = work.diamond()
     assert {"a": "ready", "b": "waits", "c": "waits", "d": "waits"} == {

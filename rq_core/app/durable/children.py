@@ -282,8 +282,9 @@ class JobSteps(ParkingSteps):
         return [(queue, child_id(life, launch, index)) for index, queue in enumerate(queues)]
 
     def _says_other_count(self, launch: str, before: int, count: int) -> str:
-        """Return the error message for a ``map`` with ``count`` calls, if an earlier run has enqueued ``before``
-        children."""
+        """Return the error message for a ``map`` whose number of calls has changed.
+
+        An earlier run enqueued ``before`` children, and this run passes ``count`` calls."""
         return (
             f"{launch}: an earlier run has enqueued {before:,} children, and this one has {count:,} calls. The calls of"
             " a map must be the same at each run: save a list that comes from elsewhere as a step"

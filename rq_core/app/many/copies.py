@@ -123,7 +123,7 @@ class CopyProducer(ChangeProducer):
 
         ``dry_run=True`` only counts the jobs. ``limit`` is the maximum number of copies. ``progress`` is a function
         that is called after each page with two counts so far: jobs that matched, and jobs that were copied. Raises
-        AuditNotConfigured. Raises LogBehind if no mirror runs, the process that writes the audit log.
+        AuditNotConfigured. Raises LogBehind if no mirror runs (the mirror is the process that writes the audit log).
         """
         check_filter(which)
         if limit is not None:

@@ -219,7 +219,8 @@ class Caps:
 
         Without ``version``, the new limit also replaces a limit that another operator sets meanwhile; this may take up
         to CHANGES_MAX attempts. With ``version``, the change is made only if the stored limit has this version.
-        ``declared`` names families (all scopes of one key) that exist in addition to those in the queue.
+        ``declared`` is a set of families (a family is all scopes of one key). They exist in addition to those in the
+        queue.
 
         Raises InvalidOption, UnknownScope, NothingDeclared, or CapConflict if another change came first.
         """

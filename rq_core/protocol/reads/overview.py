@@ -89,7 +89,7 @@ def sizes(keys: QueueKeys) -> list[Command]:
 def counts_of(
     replies: Sequence[Any], facts: Mapping[str, str], number: Callable[[str], int]
 ) -> dict[str, Any]:
-    """Return the fields of QueueCounts and QueueOverview that follow from the replies to the commands of ``sizes``.
+    """Compute fields of QueueCounts and QueueOverview from the replies to the commands of ``sizes``.
 
     ``facts`` are the fields of the queue's key ``meta``. ``number`` is a function that returns one of these fields as a
     number, by name.

@@ -215,7 +215,7 @@ class Replacing:
 
     def __init__(self) -> None:
         self.by_jobs: dict[str, str] = {}
-        """From the id of a job that is not enqueued yet to the id of the job that it has replaced."""
+        """The id of the job that was replaced, by the id of the job that replaces it and is not enqueued yet."""
         self._is_enqueued = False
         """True if the replay has read the entry in which the replacing call enqueues jobs."""
 

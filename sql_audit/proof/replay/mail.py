@@ -31,7 +31,7 @@ class Signals:
         self.names: dict[str, list[int]] = {}
         """The numbers of the signals that no wait has taken, by name, oldest first."""
         self.keys: dict[str, tuple[int, int]] = {}
-        """From a sender's key to the number of the last signal that was sent with it, and the epoch in which it was
+        """By a sender's key: the number of the last signal that was sent with the key, and the epoch in which it was
         sent."""
         self.lost: set[int] = set()
         """The numbers of the signals that Redis has lost for good: no restore could put them back."""

@@ -343,7 +343,8 @@ class Replay:
         self._found.lost(before, count, says)
 
     def _passed_over(self, row: EventRow, before: OutboxId) -> None:
-        """Record the loss before an epoch, and add a note that the mirror could not copy some of Redis' entries."""
+        """Record that Redis lost events just before a new epoch, and add a note that the mirror could not copy some of
+        Redis' entries."""
         survivor = self._survivors.get(row[1])
         count = 0 if survivor is not None else len(self.jobs)
         knew = "nothing" if survivor is None else f"entries up to {survivor}"

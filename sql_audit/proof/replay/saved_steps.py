@@ -74,8 +74,8 @@ def _judge_again(
     """Yield a fault if an event wrongly writes a step that the job already has. A worker may write a step again only if
     Redis may have lost it, and with the same name and contents.
 
-    ``name`` is the step's name, ``saved`` is what the event saves, and ``before`` is what was saved before. None: the
-    step is only begun.
+    ``name`` is the step's name. ``saved`` is what the event saves, and ``before`` is what was saved before; each is
+    None if the step is only begun.
     """
     if facts["name"] != name:
         yield "I20", f"is entry {facts['entry']} of {facts['name']!r}, which was {name!r}"

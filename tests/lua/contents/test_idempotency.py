@@ -631,7 +631,7 @@ def end_expired(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("end", [end_by_cancel, end_expired, end_overdue])
-def test_a_job_that_ended_unclaimed_makes_a_call_a_duplicate_only_if_the_call_counts_such_jobs(
+def test_the_id_of_a_job_that_was_never_claimed_is_a_duplicate_only_if_the_call_asks_for_it(
     seed: Seed, end: Callable[[Seed], None]
 ) -> None:
     """Children of durable jobs are enqueued so. The bound is the end of the time for which the outcome is kept."""

@@ -330,7 +330,7 @@ def test_a_schedule_that_no_code_declares_cannot_be_released(seed: Seed) -> None
     assert "gone" == change(seed, "release", "other")
 
 
-def test_a_released_schedule_that_no_code_declares_stops(seed: Seed) -> None:
+def test_a_released_schedule_stops_if_no_code_declares_it(seed: Seed) -> None:
     put(seed)
     put(seed, declaration(seed, every=60), source="live")
     change(seed, "release")
