@@ -215,7 +215,7 @@ def of_live_job(task: Any, backend: Any, job: JobState, spec: Spec) -> Any:
     facts: dict[str, Any] = {}
     if claims:
         last = job.fields.get("by", UNKNOWN_WORKER)
-        began = moment_at(_ms_of_fence(job.fields.get("fence")))
+        began = moment_at(job.since_ms) if job.state is State.RUNNING else None
         facts = {
             "worker_ids": [*[UNKNOWN_WORKER] * (claims - 1), last],
             "started_at": began,
@@ -301,10 +301,6 @@ def _alias(alias: str, backend: Any, queue: str) -> str:
         return str(backend.alias)
     has_queue = not found.queues or queue in found.queues
     return alias if isinstance(found, type(backend)) and has_queue else str(backend.alias)
-
-
-def _ms_of_fence(fence: str | None) -> int | None:
-    return int(fence.partition("-")[0]) if fence else None
 
 
 def task_error(error: JobError) -> Any:

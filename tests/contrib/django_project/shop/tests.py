@@ -293,6 +293,27 @@ class Transactions(TransactionTestCase):
         statuses = [Status.READY, Status.RUNNING, Status.RUNNING, Status.FAILED]
         self.assertEqual([(Backend, result.id, each) for each in statuses], told)
 
+    def test_get_result_of_a_running_task_has_the_time_at_which_its_attempt_began(self) -> None:
+        # The queue is older than the next task.
+        work(thank.enqueue(Order.objects.create(to="a@b.c").pk))
+        seen: list[Any] = []
+
+        def look(sender: Any, task_result: Any, **_: Any) -> None:
+            seen.append(fail.get_result(task_result.id))
+
+        before = timezone.now()
+        signals().task_started.connect(look)
+        try:
+            result = fail.enqueue()
+            with self.assertLogs("rq_core"), self.assertLogs(base.__name__.partition(".base")[0]):
+                work(result)
+        finally:
+            signals().task_started.disconnect(look)
+        first, _ = seen
+        self.assertEqual(Status.RUNNING, first.status)
+        self.assertLessEqual(before - dt.timedelta(seconds=0.001), first.started_at)
+        self.assertEqual(first.started_at, first.last_attempted_at)
+
     def test_the_backend_that_enqueued_a_job_determines_how_many_attempts_the_job_has(self) -> None:
         seen: list[tuple[str, str, str]] = []
 
