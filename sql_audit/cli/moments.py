@@ -135,8 +135,8 @@ def _document(answer: Moment) -> dict[str, Any]:
 
 
 def _say_moment(queue: str, answer: Moment) -> None:
-    """Print the jobs that ran and the jobs that waited in a queue at one moment, and the number of claims that each
-    scope counted then. (A scope is what a cap or a rate counts, such as ``tenant=acme``.)
+    """Print the jobs that ran and the jobs that waited in a queue at one moment, and the number of claims that each cap
+    counted then in each of its scopes, such as ``tenant=acme``.
     """
     from sql_audit.queries.history import under
     from sql_audit.queries.occupancy import COUNTED_MAX

@@ -20,8 +20,8 @@ from sql_audit.inbox.session import RelayRow, Session, require_tables
 from sql_audit.store.connection import driver_errors
 
 LOOKS: Final = 3
-"""Maximum number of times that a queue is read again because its relay was at work. SQL and Redis are not read at the
-same moment, so one difference may only mean that the relay worked in between."""
+"""Maximum number of times that a queue is read. It is read again if its relay was at work meanwhile: SQL and Redis are
+not read at the same moment, so one difference may only mean that the relay worked in between."""
 SET_BACK: Final = (
     "Redis has batch {has} of the relay's last slot, and the database only batch {number}: the database was set back to"
     " an older state, and rows that had been handed over may run again; `rq-core inbox verify` says how many"
@@ -84,7 +84,7 @@ def _slot(session: Session, client: Client, queue: str) -> Iterator[str]:
     """Check that Redis still has the call number that the relay used last for a queue. Yield a sentence if SQL or Redis
     must have lost data.
 
-    The relay numbers its calls, and Redis stores the last number of each relay (its call slot).
+    The relay numbers its calls within a call slot, and Redis stores the last number of each slot.
     """
     try:
         key = queue_keys(queue, client.prefix)("slots")

@@ -70,8 +70,8 @@ def compare_place(session: Session) -> str:
 
 
 def _stored(session: Session, transaction: Transaction) -> tuple[str, str | None]:
-    """Return the inbox's id, and the place where its database was first used (None: no relay has used it yet). Raise
-    InboxDamaged.
+    """Return the inbox's id, and the stored place of its database (None: no relay has used it yet). Raise InboxDamaged
+    if the inbox has no id.
     """
     rows = transaction.run(f"SELECT inbox_id, place FROM {PLACE}").all()  # noqa: S608
     if len(rows) != 1:

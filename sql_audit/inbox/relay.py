@@ -85,7 +85,8 @@ class RelayOutcome(Enum):
     IDLE = auto()
     """There was nothing to do."""
     HELD = auto()
-    """Another relay is at work: it has locked the queue, or it waits for Redis' answer to a batch."""
+    """Another relay is at work: it has locked the queue, or it waits for Redis' answer to a batch. Or the batch is too
+    old to be sent again, and will be parked."""
 
 
 @dataclass(slots=True)
@@ -101,8 +102,8 @@ class _Queue:
     answer: BatchAnswer | None = None
     """Redis' answer to a batch, until the relay has stored the end of the batch in the database."""
     handled: int = 0
-    """Number of rows that had left the inbox when this relay last locked the queue. A lower number later shows that the
-    database was set back to an older state."""
+    """Number of rows that had left the inbox after this relay's last turn in which it had locked the queue. A lower
+    number later shows that the database was set back to an older state."""
     most: int = sending.CALL_ROWS
     """Number of rows to read at once. It is lower if rows are large."""
     single: int = 0
@@ -325,7 +326,8 @@ class Relay:
         """Choose the rows of the next batch and write the batch to the database. Also add ``ended``, the counts of the
         preceding batch.
 
-        Return None, and write nothing, if no row can be sent now.
+        Return None, and write no batch, if no row can be sent now. Rows that cannot become jobs are parked or deleted
+        meanwhile.
         """
         ids: list[int] = []
         jobs: list[NewJob] = []

@@ -25,8 +25,8 @@ class EventBatch:
     lost entries.
 
     ``cursor`` is the mirror's position before the batch. ``fork`` shows after which entry Redis' history differs from
-    SQL's, because Redis has lost data. ``breaks`` are missing entry numbers, and the beginnings of epochs (unbroken
-    histories of the queue in Redis).
+    SQL's, because Redis has lost data. ``breaks`` are the beginnings of epochs (unbroken histories of the queue in
+    Redis), and missing, changed or lost entries.
     """
 
     cursor: Cursor

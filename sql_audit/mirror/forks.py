@@ -79,7 +79,7 @@ def rejoin(reader: Reader, tail: Tail) -> Tail:
     """Choose the entries from which the mirror continues after Redis has lost or changed the last mirrored entry (the
     anchor). Return them as a Tail.
 
-    If Redis has entries with higher numbers than the anchor, ``tail`` already has them. Otherwise, the mirror continues
+    If Redis lacks the anchor but has later entries, ``tail`` already has these entries. Otherwise, the mirror continues
     from the entries of later epochs. Raise Behind if Redis has no later epoch.
     """
     assert tail.anchor is not None

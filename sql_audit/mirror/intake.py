@@ -310,9 +310,9 @@ def _take(entry_id: OutboxId, raw: RawFields) -> Intake:
 
 
 def _clean_names(arrays: list[Any], names: tuple[str, ...]) -> bool:
-    """Replace characters that SQL cannot store in the jobs' names and words. Return whether a string changed.
+    """Replace characters that SQL cannot store in the texts of the jobs. Return whether a text changed.
 
-    Values that are stored as JSON, such as an error, stay unchanged: JSON can escape every character.
+    Values of any type, which are stored as JSON, such as an error, stay unchanged: JSON can escape every character.
     """
     changed = False
     for array in arrays:

@@ -49,7 +49,7 @@ class Taken(NamedTuple):
     more_follow: bool
     """True if the batch reached a limit, so that another batch probably follows at once."""
     begins_epoch: bool
-    """True if an entry of the batch begins an epoch, a new history of the queue after a loss of data in Redis."""
+    """True if an entry of the batch begins an epoch, a new unbroken history of the queue in Redis."""
     completes_baseline: bool
     """True if, with the last entry, the log has the state of every live job in Redis again (a complete baseline)."""
     last: Anchor | None

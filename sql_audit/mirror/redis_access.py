@@ -60,8 +60,9 @@ class OutboxSource(Protocol):
         job (a baseline), unless the outbox still has all events of a queue that began empty.
 
         If the log is on already, Redis does this in a new epoch only if its epoch is lower than ``known``, an epoch
-        that SQL has; otherwise nothing happens. Later epochs are numbered above ``known``, too. ``stamp`` is the
-        queue's random mark in SQL; a queue in Redis without a stamp gets this one.
+        that SQL has. Otherwise it only completes a baseline that has not ended. Later epochs are numbered above
+        ``known``, too. ``stamp`` is the queue's random mark in SQL; a queue in Redis without a stamp gets this one. An
+        empty text is not compared.
 
         Raise rq_core.errors.AuditElsewhere if another database mirrors the queue. Raise AuditStampDiffers if the queue
         has another stamp.
@@ -163,8 +164,8 @@ class Outbox:
         return self._run(self._reads.counts(queue))
 
     def place(self, queue: str) -> object:
-        """Return an object that identifies the Redis server or cluster node of a queue; None if it is not known. See
-        Client.place.
+        """Return an object that identifies the Redis server or cluster node of a queue; None if it is not known, or if
+        there is only one server. See Client.place.
         """
         return self._client.place(queue)
 

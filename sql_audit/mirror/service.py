@@ -309,7 +309,7 @@ class Service:
 
     def _note_held(self, name: str, queue: _Queue) -> None:
         """Note that another mirror has locked the queue. After STALLED_MS, end the database connections of mirrors that
-        hang in a transaction: the other mirror may be one of them.
+        hang within a COPY: the other mirror may be one of them.
         """
         now = time.monotonic()
         if queue.held_since is None:

@@ -109,8 +109,9 @@ class Mirror:
         """Make a mirror of ``queue``; nothing is read yet. ``on_step`` is called after each step with the step's name
         (see STEPS), for tests.
 
-        ``confirm_loss`` is called if SQL has a stamp (random mark) of the queue and Redis has none, before the mirror
-        continues with this Redis. The function raises SourceDiffers if the queue is not lost but in another Redis.
+        ``confirm_loss`` is called before the mirror continues with a Redis that has no stamp (random mark) of the
+        queue, if SQL has a stamp that this mirror neither found nor wrote. The function raises SourceDiffers if the
+        queue is not lost but in another Redis.
         """
         self.source = source
         self.database = database
@@ -131,8 +132,8 @@ class Mirror:
         self._trims = True
         """True if the mirror trims Redis. Redis refuses trims if the log is off."""
         self._restated_from = 0
-        """An epoch that Redis began, at this mirror's request, with a baseline of all live jobs. Later epochs need no
-        further request. 0: no such epoch."""
+        """The number of an epoch: at this mirror's request, Redis began this epoch or a later one with a baseline of
+        all live jobs. Earlier epochs need no further request. 0: no such epoch."""
 
     # One turn.
 
@@ -419,7 +420,9 @@ class Mirror:
         self._done("projected")
 
     def chain(self, connection: Connection, batch: EventBatch, projection: Projection) -> None:
-        """Append the batch to the queue's chain of hashes. Insert rows for new epochs and missing entry numbers."""
+        """Append the batch to the queue's chain of hashes. Insert rows for new epochs, and for missing, changed or lost
+        entries. If the batch completes a baseline, end the jobs that it shows to be gone.
+        """
         cursor, taken, number = batch.cursor, batch.taken, batch.number
         if batch.breaks:
             found = [each.row(self.queue, number) for each in batch.breaks]

@@ -1,7 +1,7 @@
 """Checks a queue's chain of batches (invariant I7), and that the mirror's position is at the end of the last batch.
 
-A batch is what the mirror wrote in one transaction. Its hash must fit its events, its rows about epochs, losses,
-quarantine and prunes, and the hash of the batch before.
+A batch is what the mirror wrote in one transaction, or the record of a prune. Its hash must fit its events, its rows
+about epochs, losses, quarantine and prunes, and the hash of the batch before.
 """
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound

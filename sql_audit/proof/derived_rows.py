@@ -283,8 +283,8 @@ class Derived:
         self._claim(fence, in_force=True)
 
     def _be_absent(self, at_ms: int) -> None:
-        """Apply a baseline event that says that Redis no longer has the job. Unless the job's end is known, its state
-        is then ``gone``.
+        """Apply a baseline event that says that Redis no longer has the job. The job's state is then ``gone``, unless
+        its end is known or it is lost.
         """
         row = self.row
         row[_SINCE], row[_COMPLETE] = at_ms, 1

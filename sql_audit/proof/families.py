@@ -147,7 +147,7 @@ class FamilyProof:
                 steps[row[4]](row)
 
     def wrong(self, connection: Connection) -> Iterator[Wrong]:
-        """Yield each event of the queue's jobs that contradicts the logs of their children (I24 and I25)."""
+        """Yield each event of the queue that violates I24 or I25, judged by the logs of the children's queues, too."""
         self._find_queues(connection)
         is_whole = self._whole_upto(connection, self._queue) is not None
         if is_whole:
@@ -241,8 +241,8 @@ class FamilyProof:
             self.unproved.setdefault((launch.life, launch.name), (row, says))
 
     def _was_known(self, connection: Connection, log: ChildLog, join: EventRow) -> bool:
-        """Return whether Redis still remembered a child's success when the parent saved the event ``join``, which says
-        how its children ended.
+        """Return True if Redis certainly still remembered a child's success when the parent saved the event ``join``,
+        which says how its children ended.
         """
         return (
             join[5] - min(log.ends) < KEEP_MS - MARGIN_MS

@@ -52,7 +52,7 @@ class SetBack(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """A loss of events by Redis. The first event of a later epoch shows it. (An epoch is an unbroken history of a queue
+    """A loss of events by Redis, shown by the first event of a later epoch. (An epoch is an unbroken history of a queue
     in Redis.)
     """
 
@@ -60,8 +60,8 @@ class Loss(NamedTuple):
     """The number of the first entry with which Redis continued after the loss."""
     at_ms: int
     after: OutboxId
-    """The last entry that Redis still had. Redis may also have lost entries that SQL never had; their number is
-    unknown."""
+    """The last entry that SQL has from before the new epoch. Redis may also have lost later entries, which SQL never
+    had; their number is unknown."""
     orphaned: int
     """Number of events that SQL has and Redis forgot. They are not part of the history with which Redis continued."""
     jobs: int

@@ -1,5 +1,5 @@
-"""Reads a queue's log from SQL batch by batch. A batch is what the mirror wrote in one transaction: a row of
-``mirror_batch``, and the batch's rows of ``job_event``.
+"""Reads a queue's log from SQL batch by batch. A batch is what the mirror wrote in one transaction, or the record of a
+prune: a row of ``mirror_batch``, and the batch's rows of ``job_event``.
 """
 
 # ruff: noqa: S608 - statements are joined from the schema's own names; values are bound

@@ -266,8 +266,8 @@ class RowProof:
 def wrong_rows(
     database: Database, connection: Connection, queue: str, ids: list[str]
 ) -> dict[str, str]:
-    """Return, by job id, how the rows of a job differ from the job's events. Only the jobs ``ids`` are checked; jobs
-    with right rows are left out.
+    """Return, by job id, how a job's row of ``job`` differs from the job's events. Only the jobs ``ids`` are checked.
+    Jobs whose row is right are left out; rows of claims are not reported.
 
     ``connection`` must read one snapshot of ``database``.
     """

@@ -47,7 +47,7 @@ from sql_audit.times import readable
 
 LOOKS: Final = 3
 """Maximum number of times that a log is read. It is read again if it was pruned meanwhile, or if the mirror recorded a
-loss of data in Redis."""
+loss of data in Redis or a complete baseline."""
 ROWS_NAMED: Final = 20
 """Maximum number of wrong rows of a queue that are reported; further rows are only counted."""
 
@@ -129,7 +129,8 @@ class _Check:
         self.kept = 0
         """Number of events that the last prune left in the pruned part of the log."""
         self.changed_meanwhile = False
-        """True if, while the log was read, a prune began or ended, or the mirror recorded a loss of data in Redis."""
+        """True if, while the log was read, a prune began or ended, or the mirror recorded a loss of data in Redis or a
+        complete baseline."""
         of_queue = {"queue": queue}
         with database.snapshot() as connection:
             self.cursor = cursor = connection.execute(CURSOR, of_queue).one()

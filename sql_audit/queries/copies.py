@@ -20,7 +20,7 @@ from sql_audit.store.storable_text import read_json
 _DEATHS: Final = ("died", "lease_expired")
 """The outcomes of claims after which a job may be dead."""
 _DEAD: Final = (str(State.DEAD), str(Event.PRUNED))
-"""The states of jobs that are dead, or were dead when an operator removed them."""
+"""The states of jobs that are dead, or were dead when an operator or the end of their retention removed them."""
 _CURSOR: Final = text("SELECT epoch, seq FROM mirror_cursor WHERE queue = :queue")
 _STATES: Final = text(
     "SELECT job_id, state, claims FROM job WHERE queue = :queue AND job_id IN :ids"

@@ -100,7 +100,9 @@ def job_page_before(engine: Engine, job_id: str, queue: str, place: Place, limit
 
 
 def last_ticks(engine: Engine, queue: str) -> list[dict[str, Any]]:
-    """Return when each of a queue's schedules was last due, and the outcome, for at most SCHEDULES_MAX schedules."""
+    """Return the last ``ticked`` event of each of a queue's schedules, for at most SCHEDULES_MAX schedules: when the
+    schedule was due, or an operator asked for a run, and the outcome.
+    """
     with engine.connect() as connection:
         rows = connection.execute(_LAST_TICKS, {"queue": queue, "most": SCHEDULES_MAX}).all()
     return [_tick(row) for row in rows]

@@ -41,7 +41,8 @@ class Watermark:
     at_ms: int | None
     events: int
     gaps: int
-    """Number of recorded places in the log where outbox entries are missing."""
+    """Number of recorded breaks in the log: entry numbers are missing, Redis has another entry under a mirrored number,
+    or Redis lost mirrored entries."""
     quarantined: int
 
     def __str__(self) -> str:
@@ -54,7 +55,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class PrunedTo:
-    """The entry up to which a queue's log was last pruned. Jobs that ended before it may have been removed."""
+    """The entry up to which a queue's log was last pruned. Jobs that ended up to this entry may have been removed."""
 
     queue: str
     epoch: int

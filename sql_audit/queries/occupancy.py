@@ -11,7 +11,8 @@ from rq_core.model.limits.scopes import is_rate
 from sql_audit.store.storable_text import read_json
 
 COUNTED_MAX: Final = 5_000
-"""Maximum number of claims or jobs that one query reads. If there are more, the answer is a minimum ("at least")."""
+"""Maximum number of claims of one class of durations, or of jobs of one kind, that a query reads. If there are more,
+the answer is a minimum ("at least")."""
 
 
 def read_scopes(kept: str | None) -> list[list[Any]]:

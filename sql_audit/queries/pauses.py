@@ -97,8 +97,8 @@ class _Waits:
     """The name of the signal for which each wait waits, by the wait's number among the job's steps."""
     signals: dict[str, LoggedEvent] = field(default_factory=dict)
     maps: dict[int, str] = field(default_factory=dict)
-    """The names of the ``map`` calls with which the job has enqueued children, by their numbers among the job's
-    steps."""
+    """The names of the ``map`` and ``run`` calls with which the job has enqueued children, by their numbers among the
+    job's steps."""
 
     def note(self, event: LoggedEvent) -> None:
         """Note a signal, or a step in which a wait begins. Other events are ignored."""

@@ -189,7 +189,7 @@ class LogQuestions:
         """Return a page of the claims that ended with one of ``outcomes``, newest first. ``conditions`` are fields of
         :class:`ended_claims.Wanted`.
 
-        ``after`` is the position after which the page begins; None: the newest claim.
+        ``after`` is the position after which the page begins. None: the page begins with the newest claim.
         """
         wanted = ended_claims.Wanted(tuple(outcomes), queue, **conditions)
         place = None if after is None else ended_claims.Place(*after)
@@ -200,8 +200,8 @@ class LogQuestions:
         )
 
     def pauses(self, queue: str, scopes: Sequence[str] | None) -> dict[str, dict[str, Any]]:
-        """Return the last pause of each of these scopes, by scope (such as ``tenant=acme``). If ``scopes`` is missing,
-        return the last pauses of any scopes of the queue.
+        """Return the last pause of each of these scopes, by scope (such as ``tenant=acme``). With ``scopes=None``,
+        return the last pauses of the queue's scopes that were paused most recently.
         """
         now_ms = round(time.time() * 1000)
 
@@ -220,7 +220,9 @@ class LogQuestions:
         return self._ask(lambda engine: _rows(engine, _WITH_ID, {"job_id": job_id}))
 
     def last_ticks(self, queue: str) -> list[dict[str, Any]]:
-        """Return when each schedule of a queue was last due, and the outcome."""
+        """Return the last ``ticked`` event of each schedule of a queue: when the schedule was due, or an operator asked
+        for a run, and the outcome.
+        """
         return self._ask(lambda engine: event_pages.last_ticks(engine, queue))
 
     def minutes(self, since_ms: int, until_ms: int, queue: str | None) -> list[dict[str, Any]]:

@@ -40,7 +40,8 @@ class TaskReport:
     rolled_back: int
     """Number of claims that were given back without counting as an attempt."""
     dead: int
-    """Number of jobs that died. It includes dead jobs that an operator has removed."""
+    """Number of jobs that are dead, or were dead when an operator or the end of their retention removed them. In a
+    report of a given time: number of claims that ended with their job's death."""
     cancelled: int
     discarded: int
     """Number of jobs that were not accepted, because a cap was full. ``jobs`` includes them only in a report of a given

@@ -31,7 +31,7 @@ from sql_audit.store.storable_text import read_json
 from sql_audit.times import readable
 
 LATE_MS: Final = 2_000
-"""Delay in ms from which on a schedule's job counts as late. A worker with free places looks for due schedules at
+"""Delay in ms above which a schedule's job counts as late. A worker with free places looks for due schedules at
 once."""
 FULL_MS: Final = 7_000
 """Maximum milliseconds between two events of workers without free places. They look for due schedules every five
@@ -68,7 +68,8 @@ _OF_WORKERS: Final = frozenset(
         Event.CLAIMED, Event.SUCCEEDED, Event.RETRIED, Event.DIED, Event.ROLLED_BACK, Event.LEASE_EXPIRED, Event.TICKED,
     }
 )  # fmt: skip
-"""Types of events that only workers log. They show that a worker served the queue at that time."""
+"""Types of events that workers log. They show that a worker served the queue at that time. (Only a ``ticked`` event of
+a run that an operator asked for comes from the operator.)"""
 _HELD: Final = {
     Event.CLAIMED: "had run since {at}, on {worker}",
     Event.CANCEL_REQUESTED: "still ran, and had been asked to stop at {at}",
@@ -84,7 +85,7 @@ class ScheduleTick:
     number: str
     """The number of the outbox entry with this event, ``EPOCH-SEQ``."""
     at_ms: int
-    """Time at which a worker served the schedule (Unix ms, Redis' clock)."""
+    """Time at which a worker served the schedule, or an operator asked for the run (Unix ms, Redis' clock)."""
     nominal_ms: int
     due_ms: int
     next_ms: int | None
@@ -92,7 +93,7 @@ class ScheduleTick:
     late_ms: int
     outcome: str
     missed: int
-    """Number of times at which the schedule was due and no worker served it. If this time was missed, it is counted,
+    """Number of times at which the schedule was due and that were passed over. If this time was missed, it is counted,
     too."""
     version: int
     job_id: str
@@ -339,7 +340,7 @@ def _cause(connection: Connection, queue: str, logged: _Logged) -> str:
 
 def _silence(connection: Connection, queue: str, logged: _Logged) -> str:
     """Return why earlier times of a schedule were missed, although the time of ``logged`` was served punctually. Return
-    an empty text if a worker was active just before.
+    an empty text if a worker was active just before, or if no earlier event of a worker was found.
     """
     before = connection.execute(_BEFORE, {"queue": queue, **logged.place._asdict()}).all()
     last = next((e for e in before if e.type in _OF_WORKERS and e.at_ms != logged.at_ms), None)
@@ -377,7 +378,9 @@ def _busy(meanwhile: Sequence[Row[Any]]) -> str:
 
 
 def _began(connection: Connection, queue: str, logged: _Logged) -> str:
-    """Return when the job of a schedule was claimed, as a sentence; an empty text if it was claimed at once."""
+    """Return when the job of a schedule was claimed, or that the log has no claim of it, as a sentence. Return an empty
+    text if it was claimed at once.
+    """
     first = connection.execute(_FIRST_CLAIM, {"queue": queue, "job": logged.job_id}).one_or_none()
     if first is None or first.claimed_at_ms is None:
         return "the log has no claim of its job"

@@ -105,8 +105,8 @@ class JobWait:
     """Number of claims of other jobs that began during the wait."""
     in_front: list[InFront]
     held_back_by: str | None
-    """The scope, such as ``tenant=acme``, whose full cap or exhausted rate delayed the job for the longest time. None
-    if no cap was full and no rate was exhausted."""
+    """The scope, such as ``tenant=acme``, whose full cap, exhausted rate or pause delayed the job for the longest time.
+    None if no cap was full, no rate was exhausted and no scope was paused."""
     judged_from_ms: int | None = None
     """Set only if there were too many other claims to read all of them: Unix ms from which on all were read. The counts
     are then minimums, and ``full_ms`` covers only the time from then on."""

@@ -1,5 +1,5 @@
-"""Computes the chain of batches. A batch is what the mirror wrote in one transaction; its hash covers its contents and
-the hash of the preceding batch.
+"""Computes the chain of batches. A batch is what the mirror wrote in one transaction, or the record of a prune. Its
+hash covers its contents and the hash of the preceding batch.
 """
 
 from __future__ import annotations

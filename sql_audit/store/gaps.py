@@ -56,7 +56,9 @@ def restated(connection: Connection, queue: str) -> list[int]:
 
 
 def open_gap(connection: Connection, queue: str) -> Gap | None:
-    """Return the last gap in a queue's log, unless a later complete baseline lists all live jobs; then return None."""
+    """Return the last gap in a queue's log. Return None if there is no gap, or if a complete baseline after it lists
+    all live jobs.
+    """
     found = gaps(connection, queue)
     if not found:
         return None
@@ -65,8 +67,8 @@ def open_gap(connection: Connection, queue: str) -> Gap | None:
 
 
 def unasked_gap(connection: Connection, queue: str) -> Gap | None:
-    """Return the last gap in a queue's log, unless a baseline (a list of all live jobs) has begun after it; then return
-    None.
+    """Return the last gap in a queue's log. Return None if there is no gap, or if a baseline (a list of all live jobs)
+    has begun after it.
     """
     gap = open_gap(connection, queue)
     if gap is None:

@@ -176,8 +176,9 @@ def refuse_other(database: Database, current: str) -> None:
 
 
 def refuse_changed(database: Database, error: Exception) -> None:
-    """Check, after a statement failed with ``error``, whether an operator changed the schema. Raise SchemaBehind or
-    SchemaAhead if the version has changed. Return if it is the same, or if the database does not answer.
+    """Check, after ``error``, whether an operator changed the schema. Raise SchemaBehind or SchemaAhead if the version
+    has changed. Return if it is the same, if the database does not answer, or if ``error`` is not the error of a
+    statement.
     """
     current = None
     if isinstance(error, DBAPIError):

@@ -149,7 +149,8 @@ class LostBox(NamedTuple):
     """The part of a durable job's box (its steps and signals) that can be put back into Redis from the log."""
 
     records: list[Restoration] | None
-    """The records to send to Redis to put the box back; None if the log lacks a step of the box."""
+    """The records to send to Redis to put the box back; empty if the job has no box. None if the log lacks a step of
+    the box, or if ``why_lost`` has a reason."""
     signals_lost: bool = False
     """True if the log lacks the value of a signal that the job has not taken yet. The sender must send it again."""
     why_lost: str | None = None

@@ -67,7 +67,7 @@ class PruneResult:
     jobs: int = 0
     events: int = 0
     kept_events: int = 0
-    """Number of events that the prune left before this entry."""
+    """Number of events that the prune left in the log up to the entry ``cut``, this entry included."""
     head: str = ""
     """The newest hash of the queue's chain of batches, which covers the record of the prune."""
 

@@ -92,7 +92,7 @@ class Applied:
     fails."""
     why_lost: dict[str, str] = field(default_factory=dict)
     """By job id: the reason why saved steps were not put back although the log has them. Either the log was changed, or
-    Redis has steps with other numbers. These jobs are also in ``steps_lost``."""
+    Redis has a box of the job with another number of steps or signals. These jobs are also in ``steps_lost``."""
     signals_lost: list[str] = field(default_factory=list)
     """Ids of jobs that have lost signals, since the log does not have the signals' values. The senders must send these
     signals again."""

@@ -74,7 +74,8 @@ _TAKEN_SINCE: Final = text(
     f"AND enqueued_at_ms >= :at AND enqueued_at_ms < :until AND state NOT IN ('{LOST}', '{GONE}') "
     "ORDER BY enqueued_at_ms LIMIT 1"
 )
-"""A query for a job that took a lost job's unique name while the lost job would still have held it."""
+"""A query for a job that took a lost job's unique name while the lost job would still have held it. Jobs that are lost
+or gone themselves do not count."""
 _FINISHED: Final = text(
     "SELECT DISTINCT job_id FROM job_event_orphaned WHERE queue = :queue "
     f"AND type IN ({', '.join(repr(str(end)) for end in sorted(JOB_ENDS))}) ORDER BY job_id"
@@ -104,8 +105,7 @@ class Survey:
     pauses: list[LostPause] = field(default_factory=list)
     """Pauses and resumes by operators that Redis lost."""
     boxes: dict[str, bool] = field(default_factory=dict)
-    """By id of a job in Redis that has lost saved steps or signals: True if the log has all its steps, so that they can
-    be put back."""
+    """By id of a job in Redis that has lost saved steps or signals: True if its steps can be put back from the log."""
     why_lost: dict[str, str] = field(default_factory=dict)
     """The reasons why the saved steps of jobs in Redis must not be put back from the log, by job id."""
     forgotten: int = 0

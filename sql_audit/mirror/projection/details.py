@@ -47,8 +47,8 @@ class Details:
         self._between: dict[tuple[Any, ...], str] = {}
 
     def of(self, intake: Intake) -> list[str | None]:
-        """Return the JSON text of the detail of each event in an entry, in the order of the jobs. None: the event has
-        no such fields.
+        """Return the JSON text of the detail of each event in an entry, in the order of the jobs. None: all fields are
+        null.
         """
         assert intake.event is not None
         why = intake.why

@@ -125,7 +125,7 @@ class Folder:
 
     def end_all(self, state: str, epoch: int, at_ms: int) -> None:
         """End, with ``state``, every job in ``touched`` that is live and has no event in ``epoch`` or a later epoch:
-        Redis has lost these jobs.
+        Redis has lost these jobs, or a baseline shows that they are gone.
 
         :func:`sql_audit.mirror.losses.end_jobs` does this for the rows in SQL.
         """

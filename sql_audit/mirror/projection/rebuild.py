@@ -80,8 +80,8 @@ def folded(
     forgotten.
 
     ``rows`` are all events of the jobs, oldest first. ``orphaned`` are the ranges of forgotten events. ``met`` are the
-    losses of Redis that ended jobs. If Redis forgot all events of a job, the job gets the state ``lost``, and its other
-    fields come from the forgotten events.
+    losses of Redis and the complete baselines that ended jobs. If Redis forgot all events of a job, the job gets the
+    state ``lost``, and its other fields come from the forgotten events.
     """
     surviving, whole = Folder(queue, ()), Folder(queue, ())
     to_come = list(met)

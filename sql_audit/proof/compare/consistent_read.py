@@ -35,8 +35,8 @@ from sql_audit.store.log_queues import given_up, says_deleted
 from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED
 
 LOOKS: Final = 5
-"""Maximum number of times that Redis and SQL are read. They are read again if the mirror recorded a gap or a loss of
-data in between."""
+"""Maximum number of times that Redis and SQL are read. They are read again if the mirror recorded a new epoch, a gap or
+a loss of data in between."""
 
 _LIVE: Final = text(
     "SELECT * FROM job WHERE queue = :queue AND state IN "

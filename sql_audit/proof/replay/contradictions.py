@@ -189,7 +189,9 @@ def of_discarded(facts: Facts, limit: str | None) -> Iterator[Fault]:
 
 
 def of_entry(first: EventRow, row: EventRow) -> Iterator[Fault]:
-    """Yield a fault for each of event type, time and actor in which two rows of the same outbox entry differ."""
+    """Yield a fault for two rows of one outbox entry, ``first`` and ``row``, whose event type, time or actor differ.
+    Yield nothing if one of the rows is in quarantine.
+    """
     if QUARANTINED not in (first[4], row[4]):
         yield "I6", f"is in one entry with {first[4]} at {first[5]} by {first[8]}"
 

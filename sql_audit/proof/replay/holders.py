@@ -205,7 +205,9 @@ class Holders:
         return self.keys.get(scope, 0)
 
     def breaches(self, listed: ClaimScopes, at_ms: int) -> Iterator[str]:
-        """Yield a sentence for each cap or rate that a claim exceeds. Before, call :meth:`hold` with the claim."""
+        """Yield a sentence for each cap or rate that a claim exceeds, and for each pause of a rate in which it began.
+        Before, call :meth:`hold` with the claim.
+        """
         for scope, cap in listed.caps:
             holders = self.of(scope)
             if holders > cap:

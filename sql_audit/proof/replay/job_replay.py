@@ -128,7 +128,7 @@ class JobReplay:
 
     def _meet(self, row: EventRow, job_id: str) -> Record:
         """Return the live job of an event that changes a job's state. Report the event as a violation if the job is not
-        live.
+        live, unless the log may lack the job's beginning.
 
         Also report an illegal transition, and a wrong task or claim number.
         """

@@ -70,8 +70,8 @@ class LogFindings:
             self.set_back.append(SetBack(OutboxId(row[1], row[2]), row[5], before[5] - row[5]))
 
     def lost(self, after: OutboxId, jobs: int, says: str) -> None:
-        """Record that Redis lost the events after the entry ``after``, and ``jobs`` live jobs. ``says`` describes the
-        loss.
+        """Record a loss of events by Redis, and of ``jobs`` live jobs. ``after`` is the last entry that SQL has from
+        before the loss. ``says`` describes the loss.
 
         The current event begins the epoch (a new history of the queue) with which Redis continued.
         """

@@ -127,8 +127,8 @@ def judge_value(facts: Facts, invariant: str) -> Iterator[Fault]:
 
 
 def begin_wait(row: EventRow, facts: Facts, record: Record) -> Iterator[Fault]:
-    """Add a wait or a sleep to its job, from an event ``step_begun``, and yield the event's faults. Other steps are
-    ignored.
+    """Add a wait or a sleep to its job, from an event ``step_begun``, and yield the event's faults. Another step is not
+    added; it is a fault if such a step has a time at which it ends.
     """
     mail, kind, until_ms = record.mail, facts.get("kind"), facts.get("until_ms")
     if kind is None and until_ms is not None:

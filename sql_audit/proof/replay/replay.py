@@ -163,7 +163,7 @@ class Replay:
                 found.violated("I7", f"cannot be read: {type(error).__name__}: {error}")
 
     def pass_cut(self) -> None:
-        """Report violations from the next event on, because the pruned part of the log is replayed now."""
+        """Report violations from the next event on, because all of the pruned part of the log has been replayed."""
         assert self._cut is not None
         self._pass_unknown(self._cut)
         self.at, self._found.before_cut = self._cut, False
@@ -322,8 +322,8 @@ class Replay:
     def _went_back(
         self, row: EventRow, reason: str, last: OutboxId | None, before: OutboxId
     ) -> None:
-        """Record a loss: when Redis began the epoch, its last entry (``last``) was older than ``before``, the last
-        entry in SQL.
+        """Record a loss: when Redis began the epoch, its last entry (``last``; None: it had no entry) was older than
+        ``before``, the last entry in SQL.
         """
         count = 0
         if last is not None:

@@ -153,8 +153,8 @@ file."""
 
 
 def is_about_rights(error: BaseException) -> bool:
-    """Return whether an error means that SQLite could not open or write a file, because of missing rights or the file
-    system.
+    """Return whether an error means that a SQLite database's file could not be opened or written, because of missing
+    rights or the file system.
     """
     if isinstance(error, sqlite3.OperationalError):
         return any(sign in str(error) for sign in _SIGNS)

@@ -99,7 +99,7 @@ INSERT_BATCH: Final = mirror_batch.insert()
 """Inserts the next batch of the chain of hashes."""
 
 INSERT_EPOCHS: Final = mirror_epoch.insert()
-"""Inserts the beginnings of epochs, and the places where entry numbers are missing."""
+"""Inserts the beginnings of epochs, and the breaks in the numbering: missing, changed or lost entries."""
 
 INSERT_QUARANTINE: Final = quarantine.insert()
 """Inserts the raw bytes of outbox entries that could not be stored unchanged."""
@@ -194,7 +194,7 @@ class SQLITE:
         f"{_insert(job_attempt, ATTEMPT_COLUMNS)} "
         f"ON CONFLICT ({_names(_keys(job_attempt))}) DO UPDATE SET {_ATTEMPT_ENDS}"
     )
-    """Inserts claims, or sets the columns of their end if they have a row."""
+    """Inserts claims. If a claim has a row, sets the columns of its end, and fills its other columns that are null."""
 
     COUNT_MINUTES: Final = f"{_insert(claim_minute, _MINUTE_COLUMNS)} {_added('MAX')}"
     """Adds the counts of a batch's ended claims."""
@@ -283,5 +283,5 @@ class POSTGRESQL:
         f"SELECT {_names(ATTEMPT_COLUMNS)} FROM job_attempt_staging "
         f"ON CONFLICT ({_names(_keys(job_attempt))}) DO UPDATE SET {_ATTEMPT_ENDS}"
     )
-    """Sets the columns of the end of claims that began in earlier batches. Inserts claims whose beginning SQL does not
-    have."""
+    """Inserts claims. If a claim has a row, from an earlier batch, sets the columns of its end, and fills its other
+    columns that are null."""
