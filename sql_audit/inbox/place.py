@@ -38,7 +38,7 @@ class Settled(NamedTuple):
 
 
 def check_place(session: Session) -> str:
-    """Check that the inbox's database is the original and not a copy, and return the inbox's id.
+    """Check that the inbox's database is not a copy in another place, and return the inbox's id.
 
     The database's place (PostgreSQL's system identifier, or the SQLite file's inode) must be the stored one. If no
     place is stored yet, store the current one. Raise InboxCopied if the database is in another place.
@@ -55,7 +55,7 @@ def check_place(session: Session) -> str:
 
 
 def compare_place(session: Session) -> str:
-    """Check that the inbox's database is the original and not a copy, and return the inbox's id. Nothing is written.
+    """Check that the inbox's database is not a copy in another place, and return the inbox's id. Nothing is written.
 
     The database's place (PostgreSQL's system identifier, or the SQLite file's inode) must be the stored one, if one is
     stored. Raise InboxCopied if the database is in another place.

@@ -75,9 +75,10 @@ class TurnOutcome(StrEnum):
     IDLE = "idle"
     """Redis has no new entry."""
     HELD = "held"
-    """Another mirror has locked the queue's cursor; nothing was written."""
+    """Another mirror has locked the queue's cursor, or another process writes the SQLite file."""
     STALE = "stale"
-    """Another mirror has mirrored entries of the queue during the turn. The next turn continues after them."""
+    """The queue's cursor has changed during the turn, mostly because another mirror has mirrored entries. The next turn
+    continues from the new position."""
     BEHIND = "behind"
     """Redis had no entries with which the mirror can continue. So the mirror made Redis begin a new epoch with a list
     of all live jobs; the next turn continues there."""

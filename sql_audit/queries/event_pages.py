@@ -22,8 +22,7 @@ from sql_audit.store.schema.tables import TICK_NAME
 Place = tuple[int, int, int]
 """An event's position in its queue's log: the number of its outbox entry (epoch, seq), and its index in the entry."""
 SCHEDULES_MAX: Final = 300
-"""Maximum number of schedules of a queue for which the last time is read at which they were due: those that come first
-by name."""
+"""Maximum number of schedules of a queue whose last event ``ticked`` is read: those that come first by name."""
 
 _OLDER: Final = text(
     f"SELECT {EVENT_COLUMNS} FROM job_event WHERE queue = :queue AND (epoch, seq, ordinal) < (:epoch, :seq, :ordinal) "

@@ -84,9 +84,9 @@ _PROOFS: Final = text(
     "EXISTS (SELECT 1 FROM mirror_prune c WHERE c.queue = p.queue AND c.cut_batch >= p.batch) AS of_this_log "
     "FROM mirror_proof p WHERE id IN (SELECT MAX(id) FROM mirror_proof GROUP BY queue) ORDER BY queue"
 )
-"""A query for the last result of ``audit verify`` of each queue, from ``mirror_proof``. ``of_this_log`` is true if the
-queue's chain has the proven hash, or if a prune removed its batch. Nothing else protects these rows: see
-:mod:`sql_audit.proof.record`."""
+"""A query for the last result of ``audit verify`` of each queue that found no violation, from ``mirror_proof``.
+``of_this_log`` is true if the queue's chain has the proven hash, or if a prune removed its batch. Nothing else protects
+these rows: see :mod:`sql_audit.proof.record`."""
 
 
 T = TypeVar("T")

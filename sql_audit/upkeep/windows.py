@@ -1,4 +1,5 @@
-"""Finds the ids and names that Redis has forgotten but must keep after their jobs have ended.
+"""Finds the ids and names that Redis must keep after their jobs have ended, so that those that it has forgotten can be
+restored.
 
 Redis remembers an id until a time that the job's producer set, its window. A unique name may be held until a fixed time
 (Throttle). A job's row has both times. If Redis forgot the job's end, the end is in the job's events

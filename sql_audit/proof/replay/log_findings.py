@@ -70,7 +70,7 @@ class LogFindings:
             self.set_back.append(SetBack(OutboxId(row[1], row[2]), row[5], before[5] - row[5]))
 
     def lost(self, after: OutboxId, jobs: int, says: str) -> None:
-        """Record a loss of events by Redis, and of ``jobs`` live jobs. ``after`` is the last entry that SQL has from
+        """Record a loss: Redis lost events, and ``jobs`` live jobs. ``after`` is the last entry that SQL has from
         before the loss. ``says`` describes the loss.
 
         The current event begins the epoch (a new history of the queue) with which Redis continued.

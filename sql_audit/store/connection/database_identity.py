@@ -78,8 +78,8 @@ def place_of(engine: Engine) -> str:
 
 
 def check_identity(database: Database) -> None:
-    """Check that a database is in its stored place, so that it is no copy. If no place is stored yet, store the current
-    one.
+    """Check that a database is in its stored place, and so not a copy in another place. If no place is stored yet,
+    store the current one.
 
     Raise AuditCopied if the database is in another place.
     """
