@@ -4,7 +4,8 @@ A plan is a generator that returns a typed value. It yields :class:`~rq_core.pro
 one round trip) or :class:`~rq_core.protocol.engine.plan.Pause`. After a Send, the generator receives the replies, with
 an exception in the place of each failed command's reply. A client runs the plan:
 
-client.run(client.calls.admin.cancel("mail", ["job-1"])) await async_client.run(async_client.calls.reads.counts("mail"))
+    client.run(client.calls.admin.cancel("mail", ["job-1"]))
+    await async_client.run(async_client.calls.reads.counts("mail"))
 
 Each attribute of :class:`Operations` is a family of calls. The calls of :mod:`rq_core.protocol.calls.claims` need no
 client, so they are functions: ``client.run(claims.claim("mail", "w-1", 10))``.

@@ -217,7 +217,7 @@ end"""
 
 def each_record(header: Header, shared: Iterable[str]) -> str:
     """Return Lua functions that read the records of a call; an empty text if the script takes no records. A record has
-    the fields of one job.
+    the fields of one item, such as a job.
 
     ``each(i)`` returns the fields of record i. ``column(n)`` returns field n of all records. ``same(n)`` returns field
     n if all records have the same text there, else nil. ``column`` and ``same`` are left out if no include uses them.

@@ -1,9 +1,11 @@
 """Groups the includes of a Lua script into rooms. An include is a Lua file that scripts share. A room is the code of
 one folder of ``lua/``, in one Lua function.
 
-local emit, open_call = (function(digits) names that other rooms use, and names that this room takes from others local
-emit, fact, open_call names that files of the room give to other files do … end one file return emit, open_call
-end)(digits)
+    local emit, open_call = (function(digits)    names that other rooms use, and names that this room takes from others
+    local emit, fact, open_call                  names that files of the room give to other files
+    do … end                                     one file
+    return emit, open_call
+    end)(digits)
 
 A file sees only the names of other files that its header lists under Uses. So the names in a room do not count against
 the 200 locals that Lua allows in the code outside. A room costs no time in a call, because it is a function that is
@@ -290,8 +292,8 @@ def _needed(include: Source, wanted: Iterable[str]) -> list[Part]:
 
 
 def _room(files: Sequence[_File], constants: Iterable[str], taken: Sequence[str]) -> str:
-    """Return the Lua text of a room: a function around the code of one folder's files. It is called once, when the
-    script is loaded.
+    """Return the Lua text of a room: a function around the code of one folder's files. It is called once, when a
+    library is loaded; a script that is called by its digest (EVALSHA) calls it in each call.
 
     The function's arguments are the values that these files use from other rooms. Its results are the values that other
     rooms use from these files.

@@ -147,15 +147,17 @@ class BatchCapacity(Capacity):
         return found
 
     def only_waits(self) -> bool:
-        """Return whether jobs that wait for their batch to begin take all places (room for handlers), and no claim is
-        under way.
+        """Return whether jobs that wait for their batch to begin take all places (room for handlers) and fill them, and
+        no claim is under way.
         """
         return self.taken == self._shared and not self.kept and self.full()
 
     # For the executor.
 
     def may_begin(self) -> bool:
-        """Return whether another handler may begin: fewer handlers run than the worker has places."""
+        """Return whether another handler may begin: a place (room for one handler) is neither in use nor reserved for
+        a claim. Places of jobs that wait for their batch to begin count as free.
+        """
         return self.taken - self._shared < self.most
 
     def begin(self, queue: str, jobs: int) -> None:

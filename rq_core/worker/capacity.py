@@ -56,7 +56,7 @@ class Capacity:
         return self.taken - self.kept
 
     def for_one_claim(self) -> int:
-        """Return the maximum number of jobs for one claim, as far as places are free. In a worker with at least
+        """Return how many of the free places (room for handlers) one claim may use. In a worker with at least
         HALVES_MIN places, the number is at most half of all places, so that a burst of jobs also reaches other idle
         workers.
         """
@@ -75,8 +75,8 @@ class Capacity:
         """Return the claims to send now for a group of queues, as (queue, number of jobs) pairs, with at most ``most``
         jobs in all. A group is the queues whose calls are sent together.
 
-        If no further handler may start, the number is 0: the call then only ends expired leases and makes due jobs
-        ready.
+        If no further handler may start, only queues that should be called now are returned, with the number 0: such a
+        call only ends expired leases and makes due jobs ready.
         """
         mine = [queue for queue in group.queues.values() if queue.promising]
         if not mine:
@@ -96,7 +96,8 @@ class Capacity:
         return [(queue, min(n, CLAIM_MAX)) for queue in mine if (n := shares[queue.name]) > 0]
 
     def reserve(self, queue: str, places: int, groups: QueueGroups) -> Callable[[], None]:
-        """Reserve places (room for handlers) for the jobs of a claim. Return the function that releases the places.
+        """Reserve places (room for handlers) for the jobs of a claim. Return the function that releases the places. For
+        a batch task's queue, ``places`` is a number of jobs.
 
         In a cluster, the worker sends the calls for each queue separately. If a claim has no answer after LEND_AFTER_S,
         its places may be used for other queues. So an outage of one shard does not occupy the worker. If the claim

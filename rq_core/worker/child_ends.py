@@ -103,7 +103,8 @@ def _signals(parents: Iterable[Parent], by: str) -> list[Call[Any]]:
 
 
 def orphans_of(settled: Iterable[Settlement], outcomes: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return queue → ids of the children of those jobs that ended as cancelled. The worker must cancel these children.
+    """Return queue → ids of the children that the worker must cancel: their parents ended as cancelled, and had not
+    saved that these children succeeded.
 
     Some of these children may not exist: the job may have been cancelled before it enqueued them.
     """
@@ -147,7 +148,7 @@ class ChildEnds:
 
         The calls must reach Redis after the calls that settle the successes. ``calls`` has, for each of those settling
         calls, its settlements. If Redis refuses to settle a success, the signal still wakes the parent, which then
-        waits again.
+        waits again. In a cluster, no calls are returned: another shard might carry out the signal first.
         """
         if self._client.one_slot:
             # The parent may be on another shard, which may carry out the signal first.

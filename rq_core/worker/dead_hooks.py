@@ -125,8 +125,8 @@ class DeathWatch:
         return int(time[0]) * 1000 + int(time[1]) // 1000, seen
 
     def look(self) -> Plan[bool]:
-        """Enqueue a hook's job for each job that died since the last check, if the job's task has a hook. Return
-        whether more deaths are left.
+        """Enqueue a hook's job for each job that died since a worker's last check of the queue, if the job's task has a
+        hook. One check handles about DEATHS_MAX deaths. Return whether more deaths are left.
         """
         before = self._clock()
         now, noted = yield from self._now()

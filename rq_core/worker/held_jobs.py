@@ -280,8 +280,8 @@ class Handlers:
 
 
 def lease_end(running: Running) -> float | None:
-    """Return the monotonic time at which the worker stops extending the claim's lease; None: only when the handler
-    ends.
+    """Return the monotonic time at which the worker stops extending the claim's lease, even if the handler still runs.
+    None: there is no such time; the lease is extended until Redis has answered the claim's settlement.
     """
     return running.started + running.timeout + EXTENSION_GRACE_S if running.timeout else None
 

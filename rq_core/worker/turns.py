@@ -99,8 +99,8 @@ class Turns:
         self._flow = flow
         self.child_ends = ChildEnds(client, lifetime.worker)
         self.over: asyncio.Future[Any] | None = None
-        """A future that is done when the worker claims no more. None: the worker never sends a claim together with a
-        wait for a wake token."""
+        """A future that is done when the worker claims no more. None: the worker waits for wake tokens without a
+        prepared claim."""
         if len(groups.queues) == 1 and not lifetime.options.burst and capacity.on_reserve is None:
             groups.all[0].watcher.arm = self.arm
 

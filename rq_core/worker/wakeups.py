@@ -133,8 +133,8 @@ class Watcher:
         self._room = asyncio.Event()
         self._quiet = asyncio.Event()
         self.arm: Arm | None = None
-        """A function that begins a wait for a wake token with a prepared (armed) claim (Turns.arm). None: the worker
-        never prepares a claim."""
+        """A function that begins a wait for a wake token with a prepared (armed) claim (Turns.arm). None: each wait is
+        without a claim."""
         self._wake = queue_keys(next(iter(queues)), client.prefix)("wake")
         """The Redis key of the wake tokens of the first queue."""
         self._is_far = False

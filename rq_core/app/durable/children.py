@@ -2,8 +2,9 @@
 
 The run that enqueues the children first waits for the child that it enqueued last. Each later run reads from Redis
 which children have ended, saves the results of the children that succeeded, and then waits for one child that is alive.
-A worker that ends a child sends the parent a signal, which wakes the parent. If the signal is lost, the parent wakes
-when its wait times out. The parent does not count signals, so lost and repeated signals do no harm.
+A worker that ends a child sends the parent a signal, which wakes the parent if it waits for this child. If the signal
+is lost, the parent wakes when its wait times out. The parent does not count signals, so lost and repeated signals do no
+harm.
 """
 
 from __future__ import annotations

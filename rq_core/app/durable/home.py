@@ -34,8 +34,7 @@ class Home(Protocol):
     (also the value itself)."""
 
     def lease(self) -> Awaitable[None]:
-        """Wait until the lease of the job's claim has not expired by the worker's clock, or until the handler must
-        stop."""
+        """Wait until the lease of the job's claim is in force by the worker's clock, or until the handler must stop."""
         ...
 
     def began(self) -> Callable[[], None]:

@@ -1,5 +1,5 @@
 """The part of a durable job's run that parks the job, which then waits without a claim. It lists the entries (saved
-steps, waits and sleeps) that Redis must have when the job parks, and saves entries again that Redis has lost. It also
+steps, waits and sleeps) that Redis must have when the claim ends, and saves entries again that Redis has lost. It also
 returns a copy of the entries for the job's next run."""
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class ParkingSteps(Steps):
             self._under_way -= 1
 
     def known_beside(self, waits: Sequence[int]) -> KnownBox:
-        """Return the entries (saved steps, waits and sleeps) that Redis must have when the job parks. The entries
-        ``waits``, for which the job parks, are left out. Return NOTHING_KNOWN for a run without entries.
+        """Return the entries (saved steps, waits and sleeps) that Redis must have when the claim ends without success.
+        The entries ``waits``, for which the job parks, are left out. Return NOTHING_KNOWN for a run without entries.
 
-        Redis appends entries in the order of their numbers. So if Redis has the last entry, it has all entries. But a
-        step has one entry that is written twice: when the step begins and when it ends. A failover can lose the second
+        Redis appends entries in the order of their numbers. So if Redis has the last entry, it has all entries. But an
+        entry may be written twice: at the begin and at the end of a step, wait or sleep. A failover can lose the second
         write if no entry was appended after it. So the result also names these entries.
         """
         if not self._is_loaded() or not self._loaded:
@@ -79,9 +79,9 @@ class ParkingSteps(Steps):
 
     async def save_again(self, save: Save) -> None:
         """Save again the entries (records of steps, waits and sleeps) that Redis has lost. Call this after the
-        handler's end, if Redis could not park the job.
+        handler's end, if Redis did not end the claim because it lacks entries.
 
-        If the claim is no longer in force, the method returns without an error, since the next attempt to park the job
+        If the claim is no longer in force, the method returns without an error, since the next attempt to end the claim
         notices it. Raises QueueDamaged if Redis has other entries of the job than this run has saved.
         """
         has = len(self._loaded) - 1

@@ -373,9 +373,9 @@ class FlowSteps(ResumedSteps):
     # The wait, and the end.
 
     async def _wait(self, alive: Sequence[Sequence[Spot]]) -> None:
-        """Park the job until one of these children ends, or until it is time to read their states again. Return at once
-        if the wait for one of the children, or the sleep, is already over. ``alive`` has the living children of each
-        node."""
+        """Park the job until one of the awaited children ends, or until it is time to read the children's states again.
+        The flow waits for one child of each node: the living child that was enqueued last. Return at once if the wait
+        for one of them, or the sleep, is already over. ``alive`` has the living children of each node."""
         numbers: list[int] = []
         for spots in alive[:AT_ONCE]:
             # The child that was enqueued last is most likely to end last, so the flow looks seldom.

@@ -139,8 +139,8 @@ class Entered:
         return self._values[step]
 
     async def make(self, step: Step) -> Any:
-        """Call the provider of a dependency with the values that it needs, and return its value. If it returns a
-        context manager, enter the context manager."""
+        """Call the provider of a dependency with the values that it needs, and return its value. See ``enter`` for a
+        provider that returns a context manager."""
         needs = {name: await self.value(each) for name, each in step.needs.items()}
         return await self.enter(
             step.provider, needs, f"dependency {name_of(step.provider)}", owned=step.owned

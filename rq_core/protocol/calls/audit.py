@@ -24,8 +24,8 @@ from rq_core.protocol.engine.plan import Call, Plan, pairs_of, parse_nothing, pa
 from rq_core.scripts.plain import plain_text
 
 BASELINE_CHUNK: Final = 1_000
-"""Approximate number of jobs whose baselines one call writes. A baseline is an event that records a job's present
-state. One event has at most this number of jobs."""
+"""Approximate number of jobs whose present states one call writes into a baseline event. One event has at most this
+number of jobs."""
 # The most that `lua/plain/strike.lua` copies.
 STRIKE_ENTRIES_MAX: Final = 20_000
 STRIKE_BYTES_MAX: Final = 16 * 1024 * 1024

@@ -52,8 +52,8 @@ class NotSaved(NamedTuple):
 SaveAnswer = dict[int, NotSaved | StepEntry]
 """The answer to a call that saves entries, by the position of a record in the call, from 0.
 
-A record that Redis refused has a NotSaved. The record of a wait or sleep that is over has the text of its entry, unless
-this text is large or unreadable, or the call was sent again. All other records are left out: they are saved."""
+A record that Redis refused has a NotSaved. The record of a wait or sleep that is over has its entry, unless the entry
+is large or unreadable, or the call was sent again. All other records are left out: they are saved."""
 
 
 def refusals(answer: SaveAnswer) -> dict[int, NotSaved]:

@@ -40,7 +40,7 @@ from rq_core.protocol.reads.steps import Steps, beside, jobs_of, run_steps
 
 ROUNDS_MAX: Final = 3
 """Maximum number of rounds of a change. In each round, the change goes through the whole queue. Later rounds find jobs
-that moved to another key while the first round read the queue."""
+that moved to another key during an earlier round."""
 CHANGED_MAX: Final = 50
 """Maximum number of jobs that one call changes: a fifth of a page. The number is small because Lua's garbage collector
 runs during some calls, and these calls take several times as long as others."""

@@ -119,8 +119,8 @@ class Caps:
         stored, the outcome is ``conflict``. With -1, versions are not compared.
 
         ``source`` is ``live`` for an operator's change, and ``code`` for a limit that a task declares. A declared limit
-        never replaces an operator's limit. It also never replaces a limit that newer code has declared, so an old
-        worker that starts again restores no old limit. In both cases the outcome is ``kept``.
+        never replaces an operator's limit. Code also never sets again a limit that it declared before and has replaced
+        since, so an old worker that starts again restores no old limit. In both cases the outcome is ``kept``.
 
         The text ``code`` in place of a limit restores the declared limit. If code declares no limit for a scope, the
         scope gets the limit of its family. Raises NothingDeclared if there is neither.

@@ -110,8 +110,8 @@ class Families:
     def requeue_by(
         self, verb: Verb, queue: str, ids: Sequence[str], *, by: str | None = None, why: str = ""
     ) -> Plan[dict[str, str]]:
-        """Requeue the dead children of the dead jobs among ``ids``, then requeue these jobs with the function ``verb``.
-        Returns the outcomes of ``verb``.
+        """Requeue the dead children of the dead jobs among ``ids``. Then call the function ``verb``, which requeues the
+        jobs themselves, with all ``ids``. Returns the outcomes of ``verb``.
         """
         lives = yield from self._reads.lives(queue, ids, State.DEAD)
         families = yield from self._needed(queue, lives)

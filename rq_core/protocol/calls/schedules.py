@@ -63,8 +63,9 @@ class ScheduleChange(NamedTuple):
     """The outcome of a change of a schedule, and the version that is stored now."""
 
     outcome: str
-    """The outcome: changed, same, kept (another declaration takes precedence), conflict (another version is stored),
-    undeclared (no code declares the schedule), gone, or late (LATE_MAX attempts came too late for the next instant)."""
+    """The outcome: changed, same, kept (an operator's change or newer code takes precedence), conflict (another version
+    is stored), undeclared (no code declares the schedule), gone, or late (LATE_MAX attempts came too late for the next
+    instant)."""
     version: int
     """Version of the stored schedule; 0: none is stored."""
     next_ms: int
@@ -78,7 +79,7 @@ class Told(NamedTuple):
 
     outcome: str
     holder: str | None = None
-    """The other job or the full scope that kept the schedule's job out of the queue; None: nothing kept it out."""
+    """The other job or the full scope that kept the schedule's job out of the queue; None: neither did."""
 
 
 class Instant(NamedTuple):

@@ -55,8 +55,8 @@ class Role(NamedTuple):
     does: str
     scripts: tuple[str, ...]
     sends: tuple[str, ...]
-    """Redis commands that the role sends outside of scripts. The role also sends the commands in LOOKING, CALLING,
-    ``lists`` and ``inbox``."""
+    """Redis commands that the role sends outside of scripts. The role also sends the commands in LOOKING, ``lists`` and
+    ``inbox``, and those in CALLING if it calls scripts."""
     reads: tuple[str, ...] = ()
     """Keys that the role reads only by plain commands, and that its scripts do not use."""
     writes: tuple[str, ...] = ()

@@ -1,9 +1,9 @@
 """Carries out calls, even if replies are lost, the server forgets scripts, or a queue's history in Redis changes.
 
-Each call has a number in a named *slot*, and Redis remembers the last number and answer of the slot. If a reply is
-lost, this module sends the call again with the same number, so the call is carried out only once. It loads scripts that
-the server has forgotten. It makes the handshake with a queue, and repeats it when a new epoch (history of the queue in
-Redis) begins.
+Most calls have a number in a named *slot*, and Redis remembers the last number and answer of the slot. If a reply is
+lost, this module sends the call again with the same number, so the call is carried out only once. (The other calls are
+harmless if they are carried out twice.) The module loads scripts that the server has forgotten. It makes the handshake
+with a queue, and repeats it when a new epoch (history of the queue in Redis) begins.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def _too_many(rounds: int) -> Exception | None:
 
 
 class Delivery:
-    """Carries out the calls of a client, and sends them again if needed. ``name`` is the client's name; None: a random
-    name.
+    """Carries out the calls of a client, and sends them again if needed. ``name`` is the client's name; None: a name
+    that is unique for each start.
     """
 
     def __init__(
@@ -403,7 +403,7 @@ class Delivery:
         self._floors[queue] = epoch + 1
 
     def handshake(self, queue: str) -> Plan[Handshake]:
-        """Make a handshake with a queue: read its epoch, its settings and the time.
+        """Make a handshake with a queue: read its epoch, the time, the length of its leases and its flags.
 
         The handshake creates a missing queue. It starts a new epoch (an unbroken history of the queue) if the queue is
         new, if the queue's outbox was lost, or if Redis has another history than the one that the queue remembers.

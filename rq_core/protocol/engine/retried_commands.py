@@ -71,8 +71,8 @@ def wrong_type(queue: str, text: str) -> errors.QueueDamaged:
 
 
 class Asking:
-    """Sends plain commands to one server, and sends them again until the client's time limit (:class:`Patience`) is
-    over.
+    """Sends plain commands to one server, and sends them again until they are answered or the client's time limit
+    (:class:`Patience`) is over.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Asking:
 
     def left(self, since: float, *, sent: bool) -> Patience:
         """Return the time limits that are left for a call that began at ``since``. If the call may have been carried
-        out (``sent``), the longer limit ``unknown`` counts for all attempts.
+        out (``sent``), the limit ``unknown`` counts for all attempts, also for those that cannot be sent.
         """
         waited = self.clock() - since
         unknown = max(0.0, self.patience.unknown - waited)

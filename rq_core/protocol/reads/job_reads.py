@@ -1,6 +1,8 @@
 """Reads the running, ready, scheduled, parked and dead jobs of a queue. Every read is bounded.
 
-found = client.run(client.calls.reads.jobs("mail", states=[State.READY], task="send", limit=20))
+For example:
+
+    found = client.run(client.calls.reads.jobs("mail", states=[State.READY], task="send", limit=20))
 """
 
 from __future__ import annotations

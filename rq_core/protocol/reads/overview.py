@@ -1,6 +1,7 @@
 """A bounded read of all queues: numbers of jobs, ages of the oldest jobs, full scopes, workers.
 
-found = client.run(client.calls.reads.overview()) found.queues[0].oldest_ready_ms
+    found = client.run(client.calls.reads.overview())
+    found.queues[0].oldest_ready_ms
 
 The read takes four round trips for any number of queues, and at most COMMANDS_MAX commands per queue. The cost of a
 command does not grow with the number of jobs or lanes. So some numbers may be inexact; a field whose name ends in

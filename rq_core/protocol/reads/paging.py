@@ -21,8 +21,8 @@ from rq_core.protocol.reads.steps import Steps
 from rq_core.scripts.plain import plain_text
 
 SKIPPED_MAX: Final = 1_000
-"""Approximate number of entries that one command of ``PagedKey.skipping`` removes from a list. These entries belong to
-jobs that have left Redis."""
+"""Approximate maximum number of entries that one command of ``PagedKey.skipping`` removes from a list. These entries
+belong to jobs that have left Redis."""
 _SKIPPED_PAGE: Final = 64
 
 

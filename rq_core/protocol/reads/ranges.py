@@ -1,7 +1,9 @@
 """Reads many ranges of a sorted set in one command. All members of the set have the same score.
 
-first = yield from ask(held=within(keys("holders"), map(of_scope, scopes)))
-held = answers(first.held)
+For example, the numbers of running jobs of some scopes:
+
+    first = yield from ask(held=within(keys("holders"), map(of_scope, scopes)))
+    held = answers(first.held)
 """
 
 from __future__ import annotations

@@ -93,8 +93,8 @@ class Endings:
         return found
 
     def outcomes(self, queue: str, ids: Sequence[str]) -> Plan[dict[str, Found]]:
-        """Return, by id, how these jobs have ended, without their results. At most PAGE jobs may be given, so that one
-        poll is enough. The reason for a missing result is UNREAD.
+        """Return what ``look`` returns, but without results, so that one poll is enough. Only the first PAGE of ``ids``
+        are polled. The reason for a missing result is UNREAD.
         """
         asked = ids[:PAGE]
         command_ = command(queue_keys(queue, self._delivery.prefix), asked, bytes_max=-1)

@@ -1,7 +1,7 @@
 """Reads the scopes of a queue: their limits, their holders (running jobs) and the jobs that wait for them. Also finds
 out why a job does not run. Every read is bounded.
 
-client.run(client.calls.reads.caps("mail", 100))
+    client.run(client.calls.reads.caps("mail", 100))
 """
 
 from __future__ import annotations

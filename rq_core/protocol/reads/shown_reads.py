@@ -49,8 +49,8 @@ class StreamPlace(NamedTuple):
     """The claim that sent the last chunk that the reader got. None: the next chunk counts as the first one of its
     claim."""
     fence: str | None = None
-    """The newest fence (number that identifies a claim) that the reader has found in the job's line of the key
-    ``shown``; None: no fence was found yet."""
+    """The newest fence (text that identifies a claim) that the reader has found in the job's line of the key ``shown``;
+    None: no fence was found yet."""
 
 
 class StreamLook(NamedTuple):

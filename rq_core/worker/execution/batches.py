@@ -58,8 +58,8 @@ class Member:
         self.is_done = False
         """True if a call of the handler with this job has returned in time."""
         self.error: BaseException | None = None
-        """The handler's exception that makes this job fail. None: no exception, or one that concerns the whole batch.
-        With halving, it is set when the job's part of the batch is not halved any further."""
+        """The handler's exception that makes this job fail, set when its part of the batch is not halved any further.
+        None: there is no exception, or it concerns the whole batch. Without halving, this is always None."""
 
     @property
     def is_open(self) -> bool:
@@ -74,7 +74,8 @@ class _Collected:
 
     def __init__(self, key: tuple[str, str] | None) -> None:
         self.key = key
-        """The task, and the value of the argument ``per``, that all members share; None: no further job joins."""
+        """The task's name, and the value of the argument that the option ``per`` names: all members share both. None:
+        no further job joins."""
         self.members: list[Member] = []
         self.timer: asyncio.TimerHandle | None = None
 

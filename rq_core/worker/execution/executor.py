@@ -1,5 +1,5 @@
 """Runs async handlers on the event loop and sync handlers in threads. For each claim, it produces one Settlement: the
-report of how the claim ended.
+report of how the claim ended. A claim whose lease was lost needs no report.
 
 The executor decides how a claim is settled (success, retry, final failure, rollback, park). The worker decides when it
 sends the settlements.
@@ -64,7 +64,7 @@ NOT_BEGUN: Final = (
 """The message of the HandlerTimeout if an isolated handler (in a process of its own) had not begun before its
 timeout."""
 _OUTCOMES: Final[Mapping[str, Outcome]] = {"final": "final", "rollback": "rollback"}
-"""Word in the report of an isolated handler's process → outcome of the job. Any other word means a retry."""
+"""Word in the report of an isolated handler's process → outcome of the claim. Any other word means a retry."""
 HEAR_S: Final = 0.01
 """Seconds that the loop waits, after the timeout of an isolated handler, for a report that the handler's process sent
 before the timeout."""

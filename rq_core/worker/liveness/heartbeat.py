@@ -35,7 +35,8 @@ BEAT_AGAIN_S: Final = 0.5
 class LeaseKeeper:
     """Extends the leases of all claims that a worker holds, every third of a lease, in one round trip per server.
 
-    At each heartbeat, the keeper reads the length of the queues' leases. So the interval follows an operator's changes.
+    In a second round trip, the keeper reads the length of the queues' leases. So the interval follows an operator's
+    changes.
 
     ``on_lost`` is called for a claim that is no longer in force, and ``on_cancelling`` for a job that is being
     cancelled. Their arguments are the queue, the job id and the claim's fence. Both are called from the keeper's

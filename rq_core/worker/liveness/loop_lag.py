@@ -66,7 +66,7 @@ class LoopWatch:
         self._over.set()
 
     def _look(self, loop: int) -> None:
-        """Watch the thread with the id ``loop`` until ``stop`` is set, and log each handler that blocks the thread."""
+        """Watch the thread with the id ``loop`` until ``stop`` is called, and log each handler that blocks it."""
         told = 0.0
         while not self._over.wait(EVERY_S):
             due = self._due

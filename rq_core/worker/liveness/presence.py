@@ -38,8 +38,8 @@ class Attendance:
         busy: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``queues`` returns the queues that the worker serves now. ``busy`` returns the number of jobs that the worker
-        runs now, and ``places`` is the maximum of this number.
+        """``queues`` returns the queues that the worker serves now. ``busy`` returns the number of handlers that run or
+        are about to, and ``places`` is the maximum of this number. (For a batch task, one handler runs a whole batch.)
 
         The heartbeat's thread calls ``queues`` and ``busy``.
         """
