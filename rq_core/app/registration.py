@@ -122,8 +122,8 @@ def _check_alone(
 ) -> None:
     """Raise InvalidTask if a batch task would share its queue with another task.
 
-    A worker claims jobs from the queue of a batch task for its batches only, so the queue can have no jobs of other
-    tasks.
+    From the queue of a batch task, a worker claims as many jobs as its batches have room for. Of another task, it could
+    not run this number of jobs at once.
     """
     for other in known.values():
         if other.options.queue == queue and (batch is not None or other.batch is not None):

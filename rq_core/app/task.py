@@ -221,8 +221,8 @@ class Task(PreparedTask[P, R]):
         return f"<task {self.name} of queue {self.options.queue}>"
 
     def lane_of_claim(self, queue: str, lane: str, values: Mapping[str, Any]) -> str | None:
-        """Return the lane (waiting line) into which a claimed job must move because the task's caps have changed.
-        Return None if ``lane`` is right for the job."""
+        """Return the lane (waiting line) into which a claimed job must move, because its producer did not know the
+        task's present caps. Return None if ``lane`` is right for the job."""
         placing = self.placing
         if queue != self.options.queue:
             placing = self.app.declared.placing(self.name, queue)

@@ -3,8 +3,8 @@ a process of rq-core, reads the row and enqueues the job.
 
 The columns ``queue``, ``job_id``, ``task`` and ``args`` are the job's; ``args`` is a JSON object without line breaks.
 The column ``packed`` has all other options of the job, so that the relay does not need the task's code. It is a JSON
-object of the fields below. Fields with their default values are left out. A row that was inserted without rq-core has
-no ``packed``.
+object of the fields below. Fields with their default values are left out. A row has no ``packed`` if it was inserted
+without rq-core, or by a program without the task's code.
 
 ============  =============================================================================
 priority      the priority's name

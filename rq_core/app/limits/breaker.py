@@ -1,8 +1,8 @@
 """Breakers, as a task declares them. If the service behind the jobs of a key, such as one host, fails too often, no job
 of this key begins for a while.
 
-@app.task(breaker=Breaker(failures=20, per_seconds=60, cooldown=30, per="host")) def ask(host: str, question: str) ->
-str: ...
+    @app.task(breaker=Breaker(failures=20, per_seconds=60, cooldown=30, per="host"))
+    def ask(host: str, question: str) -> str: ...
 """
 
 from __future__ import annotations

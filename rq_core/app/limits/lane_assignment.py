@@ -146,8 +146,8 @@ class Placing:
         )
 
     def moved(self, lane: str, rank: int, values: Mapping[str, Any]) -> str | None:
-        """Return the lane (waiting line) into which a claimed job must move because the task's caps have changed.
-        Return None if ``lane`` has all scopes that count the job now.
+        """Return the lane (waiting line) into which a claimed job must move, because its producer did not know the
+        task's present caps. Return None if ``lane`` has all scopes that count the job now.
 
         ``lane`` may have further scopes, which are no longer declared. It may also have a key that the producer passed
         because it lacked the function that computes the key.

@@ -72,7 +72,7 @@ class CopyProducer(ChangeProducer):
 
         ``queue`` is the job's queue; with None, rq-core finds the queue. The log has ``reason`` and ``by`` with the
         copy; the default of ``by`` is the name of this client. Raises NotCopied, and the errors of enqueue. Raises
-        LogBehind if no mirror runs, the process that writes the audit log.
+        LogBehind if the mirror, the process that writes the audit log, does not run.
         """
         run = replay_name(name, args)
         check_name("job", job_id)

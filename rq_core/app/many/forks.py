@@ -52,7 +52,7 @@ class ForkProducer(CopyProducer):
 
         ``queue`` is the job's queue; with None, rq-core finds the queue. The log has ``reason`` and ``by`` with the
         copy, and the reason begins with the job and the step. Raises NotCopied, and the errors of enqueue. Raises
-        LogBehind if no mirror runs, the process that writes the audit log.
+        LogBehind if the mirror, the process that writes the audit log, does not run.
         """
         run = _fork_name(name, from_step)
         check_name("job", job_id)

@@ -116,7 +116,7 @@ class Signal(NamedTuple):
     """Unix ms at which the signal came. None: Redis had lost the signal after a wait had taken it, and a worker put the
     signal back."""
     key: str | None
-    """The key by which Redis recognizes a repeated signal; None: the sender gave no key."""
+    """The key by which Redis recognizes a repeated signal; None: Redis has no key for the signal."""
     value: str | None
     """The signal's value, as JSON. None: a wait has taken the signal."""
     digest: str | None = None

@@ -51,7 +51,7 @@ class BreakerEntry(NamedTuple):
     def standing(self, now_ms: int) -> str:
         """Return the scope's state at ``now_ms`` (Unix ms): ``open``, ``paused`` or ``probing``.
 
-        From the end of its pause until a job succeeds or fails, a scope is probing: only one job at a time may run.
+        From the end of its pause until a job succeeds or fails, a scope is probing: only one job at a time may begin.
         """
         if self.until_ms is None:
             return "open"

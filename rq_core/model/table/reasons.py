@@ -51,15 +51,15 @@ class Reason(StrEnum):
     PARKED = "parked"
     """A claim ended because the job is parked until a signal arrives, or until a time."""
     STEPS_LOST = "steps_lost"
-    """A worker gave the job back. Redis had lost steps of the job, so it could not park the job, and the worker could
-    not save these steps again."""
+    """A worker gave the job back, which should have parked. Redis had lost steps of the job, and the worker could not
+    save these steps again."""
     SHUTDOWN = "shutdown"
     """A worker gave the job back because the worker was stopping."""
     NOT_STARTED = "not_started"
     """A worker gave the job back because it could not start a thread or a process for the job."""
     NEW_EPOCH = "new_epoch"
-    """A worker gave the job back because Redis began a new epoch (a new numbering of the queue's events) before the
-    worker got the answer to its claim."""
+    """A worker gave the job back because Redis carried out the claim in a new epoch (a new numbering of the queue's
+    events), perhaps before the code's limits were stored again. So perhaps no cap counted the job."""
     LATE = "late"
     """A worker gave the job back because the lease was nearly over before the handler could begin."""
     NO_ROOM = "no_room"
