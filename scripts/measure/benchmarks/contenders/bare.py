@@ -1,9 +1,10 @@
 """The floor (lower bound of the cost) of the benchmark: redis-py with hiredis sends the same bytes as rq-core, but
 without a queue.
 
-one a script that does nothing, called with the arguments of rq-core's `enqueue` of one job bulk the same in rq-core's
-calls of many jobs (`BENCH_KIND=pipeline`: LPUSH of each spec, in pipelines of 100) paced LPUSH, for a worker that waits
-in BLPOP: a bare wake work LMPOP of 100, JSON read, handler called (`BENCH_KIND=wake`: BLPOP)
+- one: a script that does nothing, called with the arguments of rq-core's `enqueue` of one job
+- bulk: the same in rq-core's calls of many jobs (`BENCH_KIND=pipeline`: LPUSH of each spec, in pipelines of 100)
+- paced: LPUSH, for a worker that waits in BLPOP: a bare wake
+- work: LMPOP of 100, JSON read, handler called (`BENCH_KIND=wake`: BLPOP)
 """
 
 from __future__ import annotations
