@@ -188,9 +188,10 @@ class AsyncClient:
         Return a pair: the call's value or its RqCoreError, and the error of the blocking command or None. Use this
         method only if ``pool_of`` returns the queue's server.
 
-        If ``until`` is done first, the connection is closed. If the call was already sent, it is then sent again
-        without the blocking command, with the arguments that the call has at that time. The server still carries it out
-        only once. If the call was not sent, it is not carried out, and the pair has None in place of a value.
+        If ``until`` is done first, the connection is closed. A call that may have been sent is then sent again without
+        the blocking command, with the arguments that the call has at that time. The server still carries it out only
+        once. With ``on_token``, a call that was not sent, because ``until`` was done or the connection failed, is not
+        carried out. The pair then has None in place of a value.
         """
         delivery, key = self.calls.delivery, queue_keys(call.queue, self.prefix)("wake")
         pool = self.pool_of(key)

@@ -63,8 +63,8 @@ class HearingConnection(Connection):
             raise redis.ConnectionError(f"it does not speak RESP3: {reply}")
 
     def exchange(self, commands: Sequence[Sequence[Any]], within: float) -> list[Any]:
-        """Send commands, and return their replies. An error reply is a ReplyError; SSUBSCRIBE and SUNSUBSCRIBE have the
-        reply None.
+        """Send commands, and return their replies. An error reply is a ReplyError. A successful SSUBSCRIBE or
+        SUNSUBSCRIBE has the reply None.
 
         Each read may take ``within`` seconds. Raises the errors of Connection.receive.
         """

@@ -128,7 +128,7 @@ class Sentinels:
         raise redis.ConnectionError(self._none(silent))
 
     def look(self) -> None:
-        """Ask a sentinel for the primary, if the last request is older than LOOK_EVERY_S. The answer updates
+        """Ask a sentinel for the primary, unless ``is_level`` holds: one was asked recently. The answer updates
         ``primary``.
 
         While this request runs, other callers use the last answer.
@@ -138,7 +138,7 @@ class Sentinels:
             self._looked(sentinel, self._ask_one(sentinel, ANSWER_WITHIN_S))
 
     async def look_async(self) -> None:
-        """Ask a sentinel for the primary, if the last request is older than LOOK_EVERY_S. The answer updates
+        """Ask a sentinel for the primary, unless ``is_level`` holds: one was asked recently. The answer updates
         ``primary``.
 
         While this request runs, other callers use the last answer.
@@ -154,7 +154,7 @@ class Sentinels:
             self._order = [*others, first]
 
     def still_name(self, address: Address) -> bool:
-        """Return whether a sentinel named this address last, and recently enough that no sentinel must be asked now."""
+        """Return whether a sentinel named this address last, and ``is_level`` holds: no sentinel must be asked now."""
         return self.primary == address and self.is_level()
 
     def is_level(self) -> bool:

@@ -68,8 +68,8 @@ def line_by(
     - The job has no field in the key ``state`` (``in_state`` is false), and its line differs from the log.
 
     ``boxes``: the members of the key ``boxes``. A job's life is the id of its box, which has its saved steps. The line
-    keeps its life if this box names the job, and there is no box with the life in the log: with that life, the job
-    would lose its steps.
+    keeps its life if this box names the job, and Redis has no box with the life that the log names: with that life, the
+    job would lose its steps.
     """
     if job is None:
         return line_of(record, caps)

@@ -48,8 +48,8 @@ class KeptResults(NamedTuple):
 
     remembered: list[Remembered]
     doubts: dict[str, Doubt]
-    """Id → its result, if the result differs from a log that must not be trusted. The doctor leaves these results
-    unchanged."""
+    """Id → the difference between its result and the log, if the log must not be trusted. The doctor leaves these
+    results unchanged."""
     untold: list[str]
     """Ids with a value in ``returned`` or a time in ``kept`` that the doctor leaves unchanged. Their line in
     ``results`` is missing or gives no size, and the log does not show how their jobs ended."""

@@ -33,7 +33,8 @@ _WHY: Final = "a client changed it with HSET, or a script was cut short"
 
 
 Row = tuple[str, str, str, str]
-"""A difference from the log: key, member, description, and the command that sets the value back."""
+"""A difference from the log: key, member, description, and the advice to the operator, such as the command that sets
+the value back."""
 
 
 def settings_findings(view: View) -> Iterator[Finding]:

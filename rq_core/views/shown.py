@@ -15,8 +15,8 @@ BAR: Final = 20
 
 
 def bar(progress: Progress) -> str:
-    """Return the progress of a job as text. With a known total, the text begins with a bar: ``[### ] 25 %, 30 of 120
-    uploading``.
+    """Return the progress of a job as text. With a known total, the text begins with a bar, such as
+    ``[#####               ] 25 %, 30 of 120 uploading``.
     """
     share, many = progress.share, f"{progress.done:,}"
     if progress.total is not None:

@@ -146,10 +146,10 @@ def _text_of(page: Page, facts: Facts) -> str:
 
 
 def _bounded(value: Any, name: str, left_out: dict[str, int]) -> Any:
-    """Return a value with at most ROWS_MAX rows in each list, and with shortened texts. Lists of numbers are not
-    shortened.
+    """Return a value with at most ROWS_MAX rows in each list and dict, and with shortened texts. Lists of numbers are
+    not shortened.
 
-    ``left_out``: name of a list → number of rows left out. This function adds to it.
+    ``left_out``: name of a list or dict → number of rows left out. This function adds to it.
     """
     if isinstance(value, str):
         return value if len(value) <= SHOWN_MAX else f"{value[:SHOWN_MAX]}…"

@@ -244,7 +244,8 @@ def _tail(log: AuditQuestions, now: Now) -> Any:
 
 
 def _ticks(log: AuditQuestions, now: Now) -> Any:
-    """Read the last instants of the requested schedule, or the last instant of every schedule."""
+    """Read the last instants of the requested schedule; without one, read the last instant of each schedule of the
+    queues in ``Now.names``."""
     if now.asked.name:
         return log.schedule(now.asked.queue or "", now.asked.name, ROWS_MAX)
     return {name: log.last_ticks(name) for name in now.names()}

@@ -175,7 +175,7 @@ class Sources:
     async def ask_redis(
         self, plan: Callable[[Operations], Plan[T]], *, left_s: float = WITHIN_S
     ) -> T | Unread:
-        """Carry out a plan that reads from Redis. Return an Unread if Redis does not answer in time.
+        """Carry out a plan that reads from Redis. Return an Unread if the plan fails, or Redis does not answer in time.
 
         ``left_s``: the seconds that the page can still wait.
         """
@@ -186,7 +186,8 @@ class Sources:
     async def ask_log(
         self, question: Callable[[AuditQuestions], T], *, left_s: float = WITHIN_S
     ) -> T | Unread:
-        """Read from the audit log with the function ``question``. Return an Unread if the log does not answer in time.
+        """Read from the audit log with the function ``question``. Return an Unread if there is no log, if it cannot be
+        read, or if it does not answer in time.
 
         ``left_s``: the seconds that the page can still wait.
         """
@@ -259,7 +260,7 @@ class ActingSources(Sources):
     async def change(self, plan: Callable[[Operations], Plan[T]]) -> T:
         """Carry out a plan that changes something in Redis. Raises the plan's error.
 
-        Afterwards, no page shows data that was read before the change.
+        Afterwards, the shared state of all queues is read again. The caller must also drop its RecentAnswers.
         """
         calls = self._changes.calls
         try:
@@ -270,7 +271,8 @@ class ActingSources(Sources):
             self._overview.forget()
 
     async def ask_copies(self, question: Asked[T], *, left_s: float = WITHIN_S) -> T | Unread:
-        """Find the jobs that can be copied, with the function ``question``. Return an Unread if this takes too long.
+        """Find the jobs that can be copied, with the function ``question``. Return an Unread if this fails or takes too
+        long.
 
         ``left_s``: the seconds that the page can still wait.
         """
@@ -284,7 +286,7 @@ class ActingSources(Sources):
     async def copy(self, make: Asked[T]) -> T:
         """Copy jobs with the function ``make``. Raises its error.
 
-        Afterwards, no page shows data that was read before the change.
+        Afterwards, the shared state of all queues is read again. The caller must also drop its RecentAnswers.
         """
         try:
             return await asyncio.get_running_loop().run_in_executor(

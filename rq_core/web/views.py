@@ -432,7 +432,8 @@ NOT_OF_LOG: Final = "it is not of this log"
 
 
 def _proof_lacks(proof: Any, events: int, now_ms: int) -> str:
-    """Return a phrase about what is wrong with the record of the audit log's last proof; empty if nothing is.
+    """Return a phrase about what is wrong with the record of the audit log's last proof; empty if nothing is, or if
+    there is no record.
 
     The record cannot be trusted, because a user who may write to the database can change it.
     """

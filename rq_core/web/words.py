@@ -87,7 +87,8 @@ def brief_span(ms: float) -> str:
 
 
 def iso(at_ms: float | None) -> str:
-    """Return a moment (Unix ms) in the format of the HTML attribute ``datetime``; empty for None."""
+    """Return a moment (Unix ms) in the format of the HTML attribute ``datetime``; empty for None, or for a moment that
+    Python cannot express."""
     if at_ms is None:
         return ""
     try:
@@ -97,7 +98,7 @@ def iso(at_ms: float | None) -> str:
 
 
 def clock(at_ms: float | None) -> str:
-    """Return the time of day (UTC) of a moment (Unix ms), with milliseconds; empty for None."""
+    """Return the time of day (UTC) of a moment (Unix ms), with milliseconds; empty if ``iso`` is."""
     return iso(at_ms)[11:-1]
 
 

@@ -51,12 +51,12 @@ def local_names(code: str) -> frozenset[str]:
 
 
 def assigned(code: str) -> set[str]:
-    """Return the names that are assigned after their declaration, directly or by a field or element."""
+    """Return the names that are assigned again after their declaration, or that have a field or element assigned."""
     return {name for name, _ in _assignments(code)}
 
 
 def rebound(code: str) -> set[str]:
-    """Return the names that are assigned directly after their declaration. Assignments to a field or element do not
+    """Return the names that are assigned again after their declaration. Assignments to a field or element do not
     count."""
     return {name for name, is_whole in _assignments(code) if is_whole}
 

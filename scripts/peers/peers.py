@@ -33,7 +33,7 @@ class Peer:
     name: str
     pins: tuple[str, ...]
     kind: str = "async"
-    """The kind of its handlers (async or threads). Only queues with the same kind are compared."""
+    """The kind of its handlers (async or threads), which is a part of the names of its drain figures."""
     python: str = "3.11"
     """The oldest Python version on which the library runs."""
     bulk: bool = False

@@ -1,4 +1,5 @@
-"""Commands that change jobs and queues. The audit log has each change, with the operator and the reason."""
+"""Commands that change jobs and queues. The queue's log (its events) has each change, with the operator and the
+reason."""
 
 from __future__ import annotations
 

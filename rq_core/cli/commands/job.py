@@ -154,7 +154,7 @@ def _print(rows: Rows) -> None:
 LOOK_S = 0.5
 """Seconds between two reads of a watched job."""
 WORKERS_S = 10.0
-"""Seconds between two checks whether workers serve the queues for which a watched job waits."""
+"""Seconds between two checks whether workers serve the queues of a watched job that waits, and of its children."""
 
 
 @click.command("watch")

@@ -212,7 +212,7 @@ _OF_MCP: Final = ("anyio", "mcp")
 @contextlib.contextmanager
 def _extra(extra: str, does: str, *packages: str) -> Iterator[None]:
     """If the block cannot import one of ``packages``, raise a ClickException that names the extra to install. ``does``:
-    what needs the extra."""
+    what the extra does, such as "serves the page"."""
     try:
         yield
     except ImportError as error:

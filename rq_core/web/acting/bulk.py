@@ -43,8 +43,8 @@ COUNT_S: Final = 0.8
 CHANGE_S: Final = 0.7
 """Maximum number of seconds for which one request changes jobs."""
 CHANGED_MAX: Final = 2_500
-"""Number of changed jobs after which a request ends. It is low, so that the operator sees the progress and can stop the
-change."""
+"""Number of matching jobs, changed or not, after which a request ends. It is low, so that the operator sees the
+progress and can stop the change."""
 SAMPLE_MAX: Final = 20
 """Maximum number of jobs that a preview names."""
 REASON_MAX: Final = 500
@@ -251,8 +251,8 @@ class Stretch(NamedTuple):
 
 
 def stretch(calls: Operations, asked: BulkAsked, by: By) -> Plan[Stretch]:
-    """Change jobs until CHANGED_MAX are changed or CHANGE_S seconds are over. Return the part of the change that was
-    made.
+    """Change jobs until CHANGED_MAX have an outcome, changed or not, or CHANGE_S seconds are over. The change ends
+    earlier if the confirmed number is reached. Return the part of the change that was made.
 
     Each step changes some jobs. A pause follows each step except the very last, so that the server can do other work.
     If a step fails, the result has the steps before it. An error in the first step is raised.

@@ -90,11 +90,13 @@ class Acted(NamedTuple):
     status: int
     says: str
     back: str
-    """The address of the page that shows the changed object; empty if the form does not name the object."""
+    """The address of the page to show next: that of the changed object or, for a copy, of the new job. Empty if the
+    form does not name the object."""
 
 
 async def act(sources: ActingSources, action: Action, access: Access, request: Request) -> Acted:
-    """Carry out the action of a form, and return the answer. Its status is 200 only if the change was made."""
+    """Carry out the action of a form, and return the answer. Its status is 200 if the change was made, or if it was
+    not needed, for example because a queue was paused already. Otherwise it is an error status."""
     back = ""
     try:
         form = checked_form(action, await form_pairs(request))

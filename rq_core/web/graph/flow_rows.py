@@ -223,7 +223,8 @@ def _living(each: SeenNode, states: Mapping[FlowChild, str]) -> str:
 
 
 def _jobs_say(each: SeenNode, states: Mapping[FlowChild, str]) -> str:
-    """Return a text about the jobs of a node: how many jobs of a map have ended, and the states of the live jobs."""
+    """Return a text about the jobs of a node: how many jobs of a map have succeeded and failed, and the states of the
+    live jobs."""
     living = _living(each, states)
     if not each.node.is_map:
         return living
@@ -244,7 +245,8 @@ class DrawnNode(NamedTuple):
     name: str
     """The node's name, with the middle of a long name left out."""
     brief: str
-    """A short text below the name: the number of ended jobs of a map, or the state of a single job."""
+    """A short text below the name: how many jobs of a map have succeeded and failed, or the state of a single job that
+    is alive."""
     label: str
     """A sentence about the node, for people who cannot see the drawing."""
     done: int

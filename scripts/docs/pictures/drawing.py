@@ -31,7 +31,8 @@ COLOURS: Final[Mapping[str, Colour]] = {
     "warn": Colour("#8a4b00", "#fcd077"),
     "warn-fill": Colour("#fdf0cf", "#49350f"),
 }
-"""The colours by name. As text, each has a contrast of at least 4.5 on ``card`` and on the fill of the same name."""
+"""The colours by name. Text in ``ink``, in ``dim`` or in a colour with a fill has a contrast of at least 4.5 on
+``card``. Text in a colour with a fill, such as ``main``, also has it on this fill (``main-fill``)."""
 _SANS: Final = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 _MONO: Final = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 

@@ -50,8 +50,8 @@ def enqueue_singly(seed: Seed, jobs: Iterable[NewJob]) -> None:
 
 
 def beside(server: RedisServer, blocked: int) -> Iterator[str]:
-    """Enqueue a job without a cap behind ``blocked`` jobs that a full cap blocks. Yield a line for each case, with the
-    number of claims until the first job is claimed."""
+    """Enqueue one job behind ``blocked`` jobs that full caps block. The one job has no cap, or a cap with room. Yield a
+    line for each case, with the number of claims until a claim gets the one job."""
     for waiting in (one_lane, many_lanes):
         for singly in (False, True):
             for scopes in ((), ("tenant=free",)):

@@ -51,7 +51,8 @@ class Figures:
     copies: int
     """Number of ids of copies in the log."""
     again: dict[str, int]
-    """Outcome → number of jobs, for a further replay after the complete one. It must find nothing to copy."""
+    """Outcome → number of jobs, for a further replay after the complete one. It must find that all jobs were copied
+    before."""
     holds: bool
     """True if `audit verify` accepts the log."""
     seconds: float
