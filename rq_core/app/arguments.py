@@ -51,8 +51,7 @@ class Arguments:
     def __init__(
         self, task: str, function: Callable[..., Any], injected: Collection[str] = ()
     ) -> None:
-        """``injected`` has the names of the parameters that dependencies fill. These parameters are no arguments of the
-        job."""
+        """``injected`` has the names of the parameters that dependencies fill; these are no arguments of the job."""
         self.task = task
         self._function = function
         self._injected = injected
@@ -149,8 +148,7 @@ class Arguments:
         return adapter
 
     def load(self, args_json: str) -> dict[str, Any]:
-        """Read arguments from a JSON object. Return them by name, in the annotated types, ready to pass to the
-        function."""
+        """Read arguments from a JSON object. Return them by name, in the annotated types, ready for the function."""
         try:
             arguments: dict[str, Any] = self._read_json(args_json)
         except ValueError as error:
@@ -228,8 +226,7 @@ class Arguments:
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
-        """The type of each parameter, by the parameter's name. Without an annotation, the type is ``Any``. Raises
-        InvalidTask."""
+        """The type of each parameter, by name. Without an annotation, the type is ``Any``. Raises InvalidTask."""
         function = inspect.unwrap(self._function)
         try:
             written = getattr(function, "__annotations__", {})
@@ -337,11 +334,8 @@ class Arguments:
 def _without(
     task: str, signature: inspect.Signature, injected: Collection[str]
 ) -> inspect.Signature:
-    """Return the signature without the parameters that dependencies fill. ``injected`` has the names of these
-    parameters.
-
-    Raises InvalidTask if an argument of the job follows one of these parameters.
-    """
+    """Return the signature without the parameters in ``injected``, which dependencies fill. Raises InvalidTask if an
+    argument of the job follows one of these parameters."""
     kept: list[inspect.Parameter] = []
     passed = ""
     for name, parameter in signature.parameters.items():

@@ -70,16 +70,12 @@ class Transport(Protocol):
         """
 
     def block(self, command: Sequence[Any], seconds: float) -> Any:
-        """Send a blocking command that answers within ``seconds``. Return the reply, or raise its error.
-
-        No other caller uses the connection meanwhile.
-        """
+        """Send a blocking command that answers within ``seconds``. Return the reply, or raise its error. No other
+        caller uses the connection meanwhile."""
 
     def place(self, key: str) -> object:
-        """Return an object that identifies the server of a key.
-
-        None: there is only one server, or the key's server is not known yet.
-        """
+        """Return an object that identifies the server of a key. None: there is only one server, or the key's server is
+        not known yet."""
 
     def new_connection(self, key: str, kind: Callable[[Any], L]) -> L | None:
         """Return a new, unopened connection to the server that has a key; None if the server is not known yet.
@@ -106,10 +102,8 @@ class AsyncTransport(Protocol):
         """Send commands in one round trip, and return the replies. Transport.exchange describes the arguments."""
 
     async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
-        """Send a blocking command that answers within ``seconds``. Return the reply, or raise its error.
-
-        ``hear`` is called with the reply, or its ReplyError, one iteration of the event loop before the caller resumes.
-        """
+        """Send a blocking command that answers within ``seconds``. Return the reply, or raise its error. ``hear`` is
+        called with the reply, or its ReplyError, one iteration of the event loop before the caller resumes."""
 
     def pool_of(self, key: str) -> AsyncPoolTransport | None:
         """Return the transport to the server that has a key; None if the server is not known yet, or is in this
@@ -134,10 +128,8 @@ class PoolTransport:
         answer_within: float = SOCKET_TIMEOUT_S,
         connect_within: float = CONNECT_TIMEOUT_S,
     ) -> None:
-        """Create a transport that is not connected yet.
-
-        ``answer_within``: seconds for a reply. ``connect_within``: seconds to connect, up to the server's greeting.
-        """
+        """Create a transport that is not connected yet. ``answer_within``: seconds for a reply. ``connect_within``:
+        seconds to connect, up to the server's greeting."""
         retry, bounds = Retry(NoBackoff(), 0), (answer_within, connect_within)
         self._pool = Pool(source_of(redis.ConnectionPool, url, retry, *bounds), wait=answer_within)
         self._answer_within = answer_within
@@ -373,10 +365,8 @@ class AsyncPoolTransport:
         return replies
 
     async def block(self, command: Sequence[Any], seconds: float, hear: Hear = None) -> Any:
-        """Send a blocking command that answers within ``seconds``. Return the reply, or raise its error.
-
-        ``hear`` is called with the reply, or its ReplyError, one iteration of the event loop before the caller resumes.
-        """
+        """Send a blocking command that answers within ``seconds``. Return the reply, or raise its error. ``hear`` is
+        called with the reply, or its ReplyError, one iteration of the event loop before the caller resumes."""
         return _or_raise(await self._wait([command], seconds, hear))
 
     def pool_of(self, key: str) -> AsyncPoolTransport | None:  # noqa: ARG002 - all are in one place
@@ -405,10 +395,8 @@ class AsyncPoolTransport:
         return await self._wait([command], seconds, None, call, on_token, until)
 
     async def _watched(self, connection: AsyncConnection, answer: asyncio.Future[None]) -> None:
-        """Wait for the reply to a blocking command, and watch the sentinels meanwhile.
-
-        Raises EOFError if the sentinels name another server, because the reply may then never come.
-        """
+        """Wait for the reply to a blocking command, and watch the sentinels meanwhile. Raises EOFError if the sentinels
+        name another server, because the reply may then never come."""
         while not answer.done():
             await asyncio.wait({answer}, timeout=LOOK_EVERY_S)
             if not answer.done() and await self._pool.leads_elsewhere(connection):

@@ -51,10 +51,7 @@ MOVED_ON_MS: Final = 60_000
 
 class AnyValue(NamedTuple):
     """An expected value that may be anything from ``least`` to ``most``. ``fresh`` replaces a value outside this range,
-    and a missing one.
-
-    If ``fresh`` begins with `+`, it is a number of milliseconds to add to the server's time.
-    """
+    and a missing one. If ``fresh`` begins with `+`, it is a number of milliseconds to add to the server's time."""
 
     fresh: str | None
     """The value to write instead; None if it cannot be derived."""
@@ -170,9 +167,7 @@ class Image:
     @cached_property
     def instants(self) -> dict[str, int | None]:
         """Field of `slots` for a unique name → the time (Unix ms) until which the name is held according to the log.
-
-        None: no job can have taken the name. Only fields whose time in Redis differs are included.
-        """
+        None: no job can have taken the name. Only fields whose time in Redis differs are included."""
         found = {}
         for field, holder in until_instants(self.view.snapshot["slots"]).items():
             at_ms = self.view.instant_by(name_in(field), holder.job_id)
@@ -207,16 +202,13 @@ class Image:
 
 
 def _with_lines(jobs: dict[str, StoredJob], lines: Mapping[str, str]) -> dict[str, StoredJob]:
-    """Return ``jobs``, with the jobs in ``lines`` (id → state line) parsed and added. They replace jobs of the same
-    id."""
+    """Return ``jobs`` with the parsed jobs of ``lines`` (id → state line) added. They replace jobs of the same id."""
     return jobs | {i: read_job(i, line) for i, line in lines.items()} if lines else jobs
 
 
 def _restored(view: View) -> Iterator[tuple[str, str]]:
-    """Yield (id, state line from the log) for jobs whose line in Redis is lost, unreadable or wrong.
-
-    A job is left out if Redis has neither its line nor its arguments.
-    """
+    """Yield (id, state line from the log) for jobs whose line in Redis is lost, unreadable or wrong. A job is left
+    out if Redis has neither its line nor its arguments."""
     specs, caps = view.snapshot["jobs"], view.snapshot["caps"]
     for job_id, record in view.log.records.items():
         is_here = job_id in view.lines or job_id in specs
@@ -378,8 +370,7 @@ def _boxes(image: Image) -> Iterator[Entry]:
 
 
 def _shown(view: View) -> Iterator[Entry]:
-    """Yield the expected members of `shown`: the progress and stream chunks of jobs, including jobs that ended
-    recently."""
+    """Yield the expected members of `shown`: the progress and stream chunks of jobs, also of recently ended jobs."""
     jobs = view.standing.keys() | view.snapshot["jobs"].keys()
     for each in shown_members(view.snapshot["shown"], jobs, is_fuzzy=view.is_fuzzy):
         yield "shown", each.job_id, each.line

@@ -16,8 +16,9 @@ due           Unix ms at which the job becomes ready, in place of ``delay``
 lane, full    the job's lane, and the rules for full scopes; only ``discard`` is allowed
 spec_max      the most bytes of the job's JSON that its event keeps
 headers       its headers, an object of strings
-ties          its deadline, unique name, remembered id, kept result and costs (see ``model.job``)
-name, call    its unique name, and the digest by which calls of its id are compared (fields of NewJob)
+ties          its deadline, remembered id, kept result, costs and others (see ``ties_of`` in ``model.job``)
+name          the name that no other job may have at the same time (``name`` of NewJob)
+call          the digest of task and arguments: another call with the job's id must have it (``call`` of NewJob)
 ============  =============================================================================
 
 >>> job = NewJob("j-1", "mail", profile("send"), '{"to":"a@b.c"}', delay_ms=60_000)

@@ -63,16 +63,13 @@ class OpenEndings(Protocol):
 
 class Drift(Protocol):
     """A function that compares a queue in Redis with its audit log. It returns an Evidence of rq_core.doctor.
-
-    ``client`` is a Client. Raises RqCoreError if Redis or the database does not answer.
-    """
+    ``client`` is a Client. Raises RqCoreError if Redis or the database does not answer."""
 
     def __call__(self, audit_url: str, client: Any, queue: str, /) -> Any: ...
 
 
 class CompanionCommand(Protocol):
-    """A function that returns the command line of a mirror or a relay, and variables for the environment of its
-    process.
+    """A function that returns the command line of a mirror or a relay, and variables for its environment.
 
     ``database`` is the URL of the database that the process uses. ``made`` are queues that were created just now; a
     mirror begins with these queues. URLs are passed in the environment, because they contain passwords and every user
@@ -90,8 +87,7 @@ class CompanionCommand(Protocol):
 class FindInInbox(Protocol):
     """A function that looks for jobs of a queue in an inbox, a table in the user's database. It returns, by job id,
     where the job's row is: ``inbox`` or ``parked``. Jobs without a row are left out. Raises RqCoreError if the database
-    does not answer.
-    """
+    does not answer."""
 
     def __call__(self, inbox_url: str, queue: str, ids: Sequence[str], /) -> dict[str, str]: ...
 
@@ -104,27 +100,22 @@ class OpenReader(Protocol):
 
 
 class AuditQuestions(Protocol):
-    """Answers the questions of a web page from one audit log. Threads may share the object.
-
-    The answers have the form that ``rq-core audit … --json`` prints. Times are Unix ms. Each method raises RqCoreError
-    if the database does not answer in time.
-    """
+    """Answers the questions of a web page from one audit log. Threads may share the object. The answers have the form
+    that ``rq-core audit … --json`` prints. Times are Unix ms. Each method raises RqCoreError if the database does not
+    answer in time."""
 
     def history(
         self, job_id: str, queue: str, /, before: tuple[int, int, int] | None = None
     ) -> dict[str, Any]:
         """Return a document with the last ``events`` of a job, oldest first. ``before`` is the position (epoch, seq,
-        ordinal) of an event in the log; only earlier events are returned.
-
-        ``older`` and ``newer`` say whether the log has events before and after the returned events. ``notes`` say what
-        is missing. For an unknown job, ``events`` is empty.
-        """
+        ordinal) of an event in the log; only earlier events are returned. ``older`` and ``newer`` say whether the log
+        has events before and after the returned events. ``notes`` say what is missing. For an unknown job, ``events``
+        is empty."""
         ...
 
     def why(self, job_id: str, queue: str, /) -> dict[str, Any] | None:
         """Return why a job has waited: its ``waits`` with their causes, the ``pauses``, and the job's present
-        ``state``. Return None if the log does not have the job.
-        """
+        ``state``. Return None if the log does not have the job."""
         ...
 
     def at(self, queue: str, at_ms: int, /) -> dict[str, Any]:
@@ -152,8 +143,7 @@ class AuditQuestions(Protocol):
         """Return a document with at most ``lines`` ``events`` of a queue, oldest first: the last ones. ``before`` and
         ``after`` are positions (epoch, seq, ordinal) in the log. With ``before``, the last events before this position
         are returned. With ``after``, the first events after this position are returned. ``older`` and ``newer`` say
-        whether the log has events before and after the returned events.
-        """
+        whether the log has events before and after the returned events."""
         ...
 
     def ended(
@@ -172,12 +162,10 @@ class AuditQuestions(Protocol):
         limit: int,
     ) -> dict[str, Any]:
         """Return a document with ``rows``: at most ``limit`` claims that ended with one of these outcomes, newest
-        first.
-
-        ``looked`` is the number of claims that were read. ``next`` is the value of ``after`` for the next page; None:
-        there is no further page. The first part of ``next`` is a time (Unix ms); all claims that ended after this time
-        were read. A condition that is an empty text excludes no claim. To list successes, a queue must be given.
-        """
+        first. ``looked`` is the number of claims that were read. ``next`` is the value of ``after`` for the next page;
+        None: there is no further page. The first part of ``next`` is a time (Unix ms); all claims that ended after this
+        time were read. A condition that is an empty text excludes no claim. To list successes, a queue must be
+        given."""
         ...
 
     def pauses(self, queue: str, scopes: Sequence[str] | None, /) -> dict[str, dict[str, Any]]:
@@ -316,9 +304,7 @@ def _points(group: str) -> Mapping[str, EntryPoint]:
 
 @dataclass(frozen=True, slots=True)
 class QueueLog:
-    """The state of one queue's audit log: numbers of its events, of missing events, and of events that a check has
-    proven.
-    """
+    """The state of one queue's audit log: numbers of its events, of missing events, and of proven events."""
 
     queue: str
     events: int
@@ -433,9 +419,7 @@ class InboxFinding(NamedTuple):
 
 
 class InboxReader(Protocol):
-    """Reads one inbox: the table in the user's database whose rows a relay turns into jobs. Threads may share the
-    object.
-    """
+    """Reads one inbox: the table whose rows a relay turns into jobs. Threads may share the object."""
 
     def look(self) -> InboxOverview:
         """Return the state of the inbox. A bounded number of rows is counted, and no lock is taken.

@@ -106,8 +106,8 @@ class BatchCapacity(Capacity):
             self.hold(queue, jobs)
 
     def _room(self, queue: str) -> int:
-        """Return how many more jobs of the queue can wait without taking room for another handler. Waiting jobs share
-        places: a whole batch takes one place, because one handler runs it.
+        """Return how many more jobs of the queue can join the batch that is not full yet. They take no further place,
+        because one handler runs the whole batch.
         """
         return -self._waiting[queue] % self.sizes[queue]
 

@@ -133,9 +133,8 @@ class Turns:
             await self._groups.news.wait()
 
     def _due(self, group: QueueGroup) -> list[tuple[WatchedQueue, int]] | None:
-        """Return the claims of the next turn (round trip), as (queue, number of jobs) pairs; None: no turn is due. If
-        the turn has only settlements to send, the list is empty.
-        """
+        """Return the claims of the next turn (round trip), as (queue, number of jobs) pairs; None: no turn is due. The
+        list is empty if the turn has only settlements to send."""
         if group.turns and not self._fills_another(group):
             return None
         claims: list[tuple[WatchedQueue, int]] = []
@@ -149,17 +148,13 @@ class Turns:
         return len(group.finished) >= enough and self._handlers.steps_took <= OVERLAP_S_MAX
 
     def _most(self, group: QueueGroup) -> float:
-        """Return the maximum number of jobs that the next turn (round trip) may claim, even if more handlers could
-        run.
-        """
+        """Return how many jobs the next turn (round trip) may claim at most, even if more handlers could run."""
         # Redis may carry out this turn before the turn under way, which settles the other jobs.
         most = len(group.finished) if group.turns else math.inf
         return min(most, self._jobs_left())
 
     def _jobs_left(self) -> float:
-        """Return how many jobs the worker may still claim before it reaches ``max_jobs``. Jobs for which claims are
-        under way are already subtracted.
-        """
+        """Return how many jobs the worker may still claim under ``max_jobs``. Claims under way are subtracted."""
         share = self._lifetime.options.max_jobs
         if share is None:
             return math.inf
@@ -249,9 +244,7 @@ class Turns:
     async def _wait_and_claim(
         self, group: QueueGroup, asked: _Asked, seconds: float, *, far: bool
     ) -> None:
-        """Wait for a wake token with an armed (prepared) claim, and start the jobs of the claim. Raises the error of
-        the wait.
-        """
+        """Wait for a wake token with an armed (prepared) claim, and start its jobs. Raises the error of the wait."""
         handlers, over = self._handlers, self.over
         assert over is not None
         try:
@@ -309,8 +302,7 @@ class Turns:
         signals: SignalsBehind,
     ) -> tuple[list[Any], Collection[str]]:
         """Send the calls of a turn (round trip), and ``signals`` after them. Return the answers to the calls, and the
-        ids of the children whose parents have got signals. The turn counts as under way meanwhile.
-        """
+        ids of the children whose parents have got signals. The turn counts as under way meanwhile."""
         self._stats.turns += 1
         group.turns += 1
         group.claiming += [each.call for each in asked]
@@ -332,11 +324,8 @@ class Turns:
         return results, signals.children if is_behind and not failed else ()
 
     async def _answered(self, asked: _Asked, result: Claimed | RqCoreError) -> bool:
-        """Process the answer to a claim: start its jobs, if the code's limits were in force when Redis carried out the
-        claim.
-
-        If the answer was late, start only jobs whose lease can still be extended. Return True if the claim failed.
-        """
+        """Process the answer to a claim: start its jobs, if the code's limits were in force when Redis carried it out.
+        If the answer was late, start only jobs whose lease can still be extended. Return True if the claim failed."""
         uncounted = False
         try:
             if isinstance(result, Claimed) and result.jobs:
@@ -355,11 +344,9 @@ class Turns:
         return failed
 
     async def _still_held(self, asked: _Asked, claimed: Claimed) -> tuple[Claimed, float]:
-        """Extend the leases of jobs whose claim Redis answered late: these leases may have expired.
-
-        Return the jobs that are still claimed, and a monotonic time: their leases began then or later. Nothing may be
-        settled for the other jobs: other workers claim them.
-        """
+        """Extend the leases of jobs whose claim Redis answered late: these leases may have expired. Return the jobs
+        that are still claimed, and a monotonic time: their leases began then or later. Nothing may be settled for the
+        other jobs: other workers claim them."""
         sent = time.monotonic()
         jobs = [(claim.id, claim.fence) for claim in claimed.jobs]
         call = extend(asked.queue.name, self._lifetime.worker, jobs)
@@ -384,8 +371,7 @@ class Turns:
         signalled: Collection[str] = (),
     ) -> bool:
         """Process the answer to settlements. Return True if Redis did not carry out the settlements; they will be sent
-        again. ``signalled``: ids of children whose parents have already got signals.
-        """
+        again. ``signalled``: ids of children whose parents have already got signals."""
         if isinstance(result, RqCoreError):
             many = counted(len(group), "job")
             log.error("%s could not be reported, trying again: %s", many, result)
@@ -429,10 +415,7 @@ class Turns:
         self, asked: _Asked, result: Claimed | RqCoreError, *, uncounted: bool = False
     ) -> bool:
         """Start the claimed jobs. Give back the jobs for which the worker has no room. With ``uncounted``, give all
-        jobs back: perhaps no cap counted them.
-
-        Return True if the claim failed.
-        """
+        jobs back: perhaps no cap counted them. Return True if the claim failed."""
         queue, limit = asked.queue, asked.limit
         watcher = self._groups.of[queue.name].watcher
         if isinstance(result, RqCoreError):

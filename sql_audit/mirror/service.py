@@ -44,8 +44,7 @@ BACKOFF_S_MAX: Final = 10.0
 PARTITIONS_EVERY_S: Final = 3600.0
 """Seconds between two checks that PostgreSQL has partitions for the months to come."""
 PARTITIONS_AGAIN_S: Final = 30.0
-"""Seconds after which the mirror tries again to make a partition that it could not make, because of a reader's lock or
-a missing right."""
+"""Seconds until the mirror tries again to make a partition, after a reader's lock or a missing right prevented it."""
 LAG_EVERY_S: Final = 10.0
 """Seconds between two measurements of the mirror's lag."""
 LAG_TOLD: Final = 10_000
@@ -71,8 +70,7 @@ class Mirrored:
 @dataclass(slots=True)
 class _Queue:
     """The state of one queue in the service: its mirror, when its next turn is due (monotonic clock, s), and its last
-    result.
-    """
+    result."""
 
     mirror: Mirror
     not_before: float = 0.0
@@ -127,8 +125,7 @@ class Service:
 
     def run(self, stop: threading.Event, *, once: bool = False) -> Mirrored:
         """Mirror until ``stop`` is set, then mirror what is left. With ``once``, return when nothing is left. Return
-        the numbers of mirrored entries and events.
-        """
+        the numbers of mirrored entries and events."""
         while not stop.is_set():
             self._make_partitions()
             self._find_queues(raise_errors=once)
@@ -221,8 +218,7 @@ class Service:
 
     def _meet_source(self) -> None:
         """Check, before anything changes, that the log's queues come from this Redis. Raise SourceDiffers if they come
-        from another Redis. Raise QueuesElsewhere if another database mirrors one of the queues.
-        """
+        from another Redis. Raise QueuesElsewhere if another database mirrors one of the queues."""
         if self._is_source:
             return
         check = partial(
@@ -309,8 +305,7 @@ class Service:
 
     def _note_held(self, name: str, queue: _Queue) -> None:
         """Note that another mirror has locked the queue. After STALLED_MS, end the database connections of mirrors that
-        hang within a COPY: the other mirror may be one of them.
-        """
+        hang within a COPY: the other mirror may be one of them."""
         now = time.monotonic()
         if queue.held_since is None:
             queue.held_since = now
@@ -320,9 +315,7 @@ class Service:
             logger.warning("queue %s: held by another mirror; %d stalled ones ended", name, ended)
 
     def _note_lag(self) -> None:
-        """Log a warning for each queue with at least LAG_TOLD events that are not mirrored yet. Log again when the
-        queue has caught up.
-        """
+        """Log a warning for each queue with at least LAG_TOLD events not mirrored yet; log when it has caught up."""
         if time.monotonic() - self._lag_told < LAG_EVERY_S:
             return
         self._lag_told = time.monotonic()
@@ -362,9 +355,7 @@ class Service:
             self._put_off_neighbours(name, queue)
 
     def _put_off_neighbours(self, name: str, queue: _Queue) -> None:
-        """Delay the turns of all queues on a cluster node that did not answer, so that queues of other nodes need not
-        wait.
-        """
+        """Delay the turns of all queues on a cluster node that did not answer, so that other queues need not wait."""
         place = self.source.place(name)
         for other, neighbour in self._queues.items():
             if place is not None and neighbour is not queue and self.source.place(other) == place:
@@ -378,8 +369,7 @@ class Service:
 
     def _wait(self, stop: threading.Event) -> None:
         """Wait until a queue has new entries or its pause is over, but at most WAIT_S seconds; longer if Redis does not
-        answer.
-        """
+        answer."""
         now = time.monotonic()
         later = [q.not_before - now for q in self._queues.values() if q.not_before > now]
         wait_s = max(0.01, min([WAIT_S, *later]))

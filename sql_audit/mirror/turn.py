@@ -1,16 +1,14 @@
 """The mirror of one queue: writes outbox entries to SQL, exactly once, one batch per transaction.
 
-A batch's rows and the cursor (the mirror's position) commit together, so each entry is written exactly once. Only then
-does the mirror trim Redis. The last mirrored entry stays in the outbox as the *anchor*, and the next read must find it
-unchanged.
+A batch's rows and the cursor (the mirror's position) commit together, so each entry is written once. Only then does the
+mirror trim Redis. The last mirrored entry stays in the outbox as the *anchor*; the next read must find it unchanged.
 
 A batch is committed only after Redis has answered the trim of the batch before. So Redis subtracts each batch from the
 backlog exactly once, even if several mirrors repeat the trim.
 
 :meth:`Mirror.turn` mirrors one batch, without a loop, in steps that a test may interrupt. While SQL writes, a thread
 reads the next batch (:mod:`sql_audit.mirror.reading`); the thread ends with the turn. Several mirrors may work on one
-queue. The mirror that locks the cursor writes the batch and moves the cursor; the others then read from the new
-position.
+queue: the one that locks the cursor writes the batch and moves the cursor; the others read from the new position.
 
     >>> mirror = Mirror(source, Database("audit.db"), "mail")        # doctest: +SKIP
     >>> mirror.turn().events                                         # doctest: +SKIP
@@ -59,8 +57,7 @@ STEPS: Final = (
     "attached", "read", "locked", "compared", "forgotten", "events", "projected", "chained",
     "advanced", "committed", "trimmed",
 )  # fmt: skip
-"""The names of the steps in which a turn mirrors a batch, in order. ``on_step`` is called after each step with its
-name."""
+"""The steps in which a turn mirrors a batch, in order. ``on_step`` is called after each step with the step's name."""
 
 FINISH_TRIES: Final = 20
 """Maximum number of tries to mirror the end of a log that was switched off, while another mirror works on the queue."""
@@ -108,12 +105,9 @@ class Mirror:
         confirm_loss: Callable[[], object] | None = None,
     ) -> None:
         """Make a mirror of ``queue``; nothing is read yet. ``on_step`` is called after each step with the step's name
-        (see STEPS), for tests.
-
-        ``confirm_loss`` is called before the mirror continues with a Redis that has no stamp (random mark) of the
-        queue, if SQL has a stamp that this mirror neither found nor wrote. The function raises SourceDiffers if the
-        queue is not lost but in another Redis.
-        """
+        (see STEPS), for tests. ``confirm_loss`` is called before the mirror continues with a Redis that has no stamp
+        (random mark) of the queue, if SQL has a stamp that this mirror neither found nor wrote. The function raises
+        SourceDiffers if the queue is not lost but in another Redis."""
         self.source = source
         self.database = database
         self.queue = queue
@@ -139,11 +133,8 @@ class Mirror:
     # One turn.
 
     def turn(self) -> Turn:
-        """Mirror one batch if there are new entries, and return the result.
-
-        Raise the errors of Redis and SQL. After an error, the next turn continues from the last commit; nothing is
-        lost.
-        """
+        """Mirror one batch if there are new entries, and return the result. Raise the errors of Redis and SQL. After an
+        error, the next turn continues from the last commit; nothing is lost."""
         try:
             return self._turn()
         except CursorHeld:
@@ -168,8 +159,7 @@ class Mirror:
 
     def finish(self) -> None:
         """Mirror the last entries of a queue whose audit log was switched off, up to the event of the switch. The log
-        is not switched on again.
-        """
+        is not switched on again."""
         with self.database.readers.connect() as connection:
             row = connection.execute(CURSOR, {"queue": self.queue}).one_or_none()
             self._audit_id = connection.execute(AUDIT_ID).scalar_one()
@@ -196,8 +186,7 @@ class Mirror:
 
     def queue_is_deleted(self) -> bool:
         """Return whether an operator deleted the queue: the queue's last event in SQL says this. The mirror must not
-        attach such a queue, because Redis would create it again.
-        """
+        attach such a queue, because Redis would create it again."""
         with self.database.readers.connect() as reader:
             last = Cursor(*reader.execute(CURSOR, {"queue": self.queue}).one()).last
             return last is not None and says_deleted(reader, self.queue, last.at)
@@ -233,8 +222,7 @@ class Mirror:
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Connection | None]:
         """Yield a database transaction. After the block, wait for the thread that reads the next batch, so that only
-        one thread uses Redis.
-        """
+        one thread uses Redis."""
         try:
             with self.database.writing() as connection:
                 yield connection
@@ -292,11 +280,8 @@ class Mirror:
 
     def restate(self) -> None:
         """Make Redis list all live jobs in a new epoch (a baseline), if events are missing in the log since the last
-        baseline.
-
-        A job may have ended in the gap; the baseline shows that. Nothing happens until SQL is in Redis' last epoch,
-        because a later epoch may have a baseline. Raise the same errors as :meth:`attach`.
-        """
+        baseline. A job may have ended in the gap; the baseline shows that. Nothing happens until SQL is in Redis' last
+        epoch, because a later epoch may have a baseline. Raise the same errors as :meth:`attach`."""
         with self.database.readers.connect() as reader:
             gap = unasked_gap(reader, self.queue)
             epoch = reader.execute(CURSOR, {"queue": self.queue}).one().epoch
@@ -309,8 +294,7 @@ class Mirror:
 
     def read(self) -> tuple[Cursor, Tail]:
         """Read the mirror's position from SQL, and about one batch of entries after it from Redis. If Redis may not
-        have carried out the trim of the last batch, trim it again.
-        """
+        have carried out the trim of the last batch, trim it again."""
         with self.database.readers.connect() as connection:
             cursor = Cursor(*connection.execute(CURSOR, {"queue": self.queue}).one())
         anchor = cursor.last
@@ -333,8 +317,7 @@ class Mirror:
 
     def _take_ahead(self, anchor: Anchor | None) -> Tail | None:
         """Return the entries that the background thread has read. Return None if it has read nothing, or if the entries
-        do not follow ``anchor``, the last mirrored entry.
-        """
+        do not follow ``anchor``, the last mirrored entry."""
         beside, self._ahead = self._ahead, None
         if beside is None:
             return None
@@ -346,19 +329,15 @@ class Mirror:
 
     def lock(self, connection: Connection) -> Cursor | None:
         """Lock the mirror's position in SQL, read it again, and return it. Return None if another mirror has locked it.
-
-        Raise SchemaAhead or SchemaBehind if the database's schema was changed.
-        """
+        Raise SchemaAhead or SchemaBehind if the database's schema was changed."""
         cursor = lock_cursor(connection, self.database, self.queue)
         if cursor is not None:
             self._done("locked")
         return cursor
 
     def compare(self, connection: Connection, cursor: Cursor, tail: Tail) -> EventBatch:
-        """Return the next batch, with what it shows about lost entries. The queue's cursor must be locked.
-
-        Raise Behind if the mirror cannot continue until Redis begins a new epoch.
-        """
+        """Return the next batch, with what it shows about lost entries. The queue's cursor must be locked. Raise Behind
+        if the mirror cannot continue until Redis begins a new epoch."""
         if not tail.whole:
             # Read again now that the cursor cannot move: only then do missing numbers show a break.
             tail = self._reader.read_after(tail.anchor)
@@ -376,9 +355,7 @@ class Mirror:
         return EventBatch(cursor, taken, fork, breaks)
 
     def forget(self, connection: Connection, batch: EventBatch) -> None:
-        """Undo what forgotten events changed in the rows of jobs and claims, if the batch shows that Redis forgot
-        events.
-        """
+        """If the batch shows that Redis forgot events, undo what these changed in the rows of jobs and claims."""
         if batch.fork is not None:
             assert batch.cursor.position is not None
             upto = batch.cursor.position
@@ -422,8 +399,7 @@ class Mirror:
 
     def chain(self, connection: Connection, batch: EventBatch, projection: Projection) -> None:
         """Append the batch to the queue's chain of hashes. Insert rows for new epochs, and for missing, changed or lost
-        entries. If the batch completes a baseline, end the jobs that it shows to be gone.
-        """
+        entries. If the batch completes a baseline, end the jobs that it shows to be gone."""
         cursor, taken, number = batch.cursor, batch.taken, batch.number
         if batch.breaks:
             found = [each.row(self.queue, number) for each in batch.breaks]

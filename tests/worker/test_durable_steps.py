@@ -390,7 +390,7 @@ async def test_an_isolated_handler_that_must_stop_begins_no_step(
         assert not await saver.answer(running, "lease", [])
 
 
-async def test_a_worker_no_longer_extends_a_claim_that_a_save_has_reported_as_lost(
+async def test_a_worker_stops_extending_a_claim_if_redis_refuses_a_save_under_it(
     own: App, client: Client, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers: list[Worker] = []

@@ -180,7 +180,7 @@ async def test_the_option_audit_result_decides_whether_the_steps_of_an_isolated_
     assert kept[0] is not None
 
 
-async def test_an_isolated_handler_of_a_fork_does_not_repeat_the_steps_of_the_origin(
+async def test_a_forked_job_in_an_isolated_process_does_not_repeat_the_saved_steps_of_its_origin(
     app: App, client: Client, run_worker: RunWorker, witness: crew.Witness
 ) -> None:
     dead(client, crew.durable_apart.with_options(id="o-1").job(4), ["0"], "effect")

@@ -62,19 +62,16 @@ from rq_core.signals import HandlerTimeout, LeaseLost, StepMismatch, StepsSpent
 R = TypeVar("R")
 
 LOOK_MIN_S: Final = 5.0
-"""Minimum seconds before a parent job reads the states of its children again, in case the signal of a child's end was
-lost."""
+"""Minimum seconds before a parent job reads its children's states again, in case the signal of an end was lost."""
 LOOK_MAX_S: Final = 3_600.0
 """Maximum seconds before a parent job reads the states of its children again. Between the minimum and this maximum, the
 parent waits half of the time that has passed since it enqueued the children."""
 PAUSE_MS: Final = 5_000
-"""Milliseconds that a parent job sleeps if a queue accepts no jobs. Then the parent tries again to enqueue its
-children."""
+"""Milliseconds that a parent job sleeps before it tries again to enqueue children, if a queue accepts no jobs."""
 SAVED_MAX: Final = 100
 """Maximum number of children's results that a parent job saves in one call to Redis."""
 SAVED_CHARACTERS: Final = 512 * 1024
-"""Number of characters after which a call to Redis takes no further child's result. A parent job saves the remaining
-results in another call."""
+"""Number of characters after which a call to Redis takes no further child's result; another call saves the rest."""
 ALIKE: Final = "the entries of steps with this name and a key are named like those of children"
 
 NEVER: Final = "most|0"
@@ -153,8 +150,7 @@ class JobSteps(ParkingSteps):
         return await super()._step(name, function, args, kwargs, options)
 
     def _unused(self, name: str) -> str:
-        """Return a name for a call of ``map``: ``name``, or ``name-2``, ``name-3``… if this run has used ``name``
-        before."""
+        """Return a name for a call of ``map``: ``name``, or ``name-2``, ``name-3``… if this run has used it before."""
         if name in self._running:
             return name
         count = self._used[name] = self._used.get(name, 0) + 1
@@ -166,10 +162,8 @@ class JobSteps(ParkingSteps):
         return found
 
     def unsaved(self) -> list[Place]:
-        """Return the queue and the id of each child whose outcome this job needs and has not saved.
-
-        The result includes children that this run has only begun to enqueue.
-        """
+        """Return the queue and the id of each child whose outcome this job needs and has not saved. The result includes
+        children that this run has only begun to enqueue."""
         found = [place for places in list(self._launching.values()) for place in places]
         if self._life is not None and self._is_loaded():
             children = children_in(self._life, self._loaded)
@@ -241,11 +235,9 @@ class JobSteps(ParkingSteps):
         return found
 
     async def _enqueue(self, launch: str, jobs: Sequence[NewJob]) -> bool:
-        """Enqueue children. Return False if a queue accepts no jobs now. Other queues may then have accepted their
-        children.
-
-        Raises StepMismatch if an earlier run has enqueued a child of the same id with another task or other arguments.
-        """
+        """Enqueue children. Return False if a queue accepts no jobs now; other queues may then have accepted their
+        children. Raises StepMismatch if an earlier run has enqueued a child of the same id with another task or other
+        arguments."""
         if not jobs:
             return True
         try:
@@ -283,9 +275,7 @@ class JobSteps(ParkingSteps):
         return [(queue, child_id(life, launch, index)) for index, queue in enumerate(queues)]
 
     def _says_other_count(self, launch: str, before: int, count: int) -> str:
-        """Return the error message for a ``map`` whose number of calls has changed.
-
-        An earlier run enqueued ``before`` children, and this run passes ``count`` calls."""
+        """Return the error message for a ``map`` whose number of calls has changed from ``before`` to ``count``."""
         return (
             f"{launch}: an earlier run has enqueued {before:,} children, and this one has {count:,} calls. The calls of"
             " a map must be the same at each run: save a list that comes from elsewhere as a step"
@@ -331,8 +321,7 @@ class JobSteps(ParkingSteps):
         return round(min(max(waited / 2, LOOK_MIN_S), LOOK_MAX_S) * 1000)
 
     async def _look(self, places: Sequence[Place]) -> dict[str, Outcome[Any]]:
-        """Read from Redis which children have ended. Return their outcomes by id; children that are alive are left
-        out."""
+        """Read from Redis which children have ended. Return their outcomes by id, without children that are alive."""
         by_queue: dict[str, list[str]] = {}
         for queue, job_id in places:
             by_queue.setdefault(queue, []).append(job_id)

@@ -1,8 +1,6 @@
 """One run of a durable job. It loads the steps that earlier runs saved, runs the other steps, and saves them.
-
 ``async def`` and ``def`` handlers use the same coroutines. In a ``def`` handler, a coroutine blocks the handler's
-thread and completes without an event loop (:func:`rq_core.app.handlers.handler_setup.now`).
-"""
+thread and completes without an event loop (:func:`rq_core.app.handlers.handler_setup.now`)."""
 
 from __future__ import annotations
 
@@ -43,12 +41,10 @@ in_step: Final[ContextVar[bool]] = ContextVar("rq_core_in_step", default=False)
 """True while the function of a step runs in this context. No other step may begin meanwhile."""
 
 What = Literal["begin", "save", "wait", "sleep", "take", "move"]
-"""The kinds of records that are sent to Redis. ``begin``: a step has begun. ``save``: a step has a value. ``wait`` and
-``sleep``: the job waits for a signal, or sleeps. ``take``: a wait has taken a signal. ``move``: the job's saved steps
-get another id, after a failover."""
+"""The kinds of records sent to Redis. ``begin``: a step has begun. ``save``: it has a value. ``wait``, ``sleep``: the
+job waits for a signal, or sleeps. ``take``: a wait took a signal. ``move``: the steps get a new id after a failover."""
 AGAIN_MAX: Final = 3
-"""Maximum number of times that a record is sent to Redis. It is sent again, after earlier records, if Redis has lost
-earlier records of the job."""
+"""Maximum number of times that a record is sent. It is sent again, with earlier records, if Redis has lost those."""
 
 
 class StepOptions(NamedTuple):
@@ -77,8 +73,7 @@ class Steps:
         self.home = home
         self._life: str | None = None
         self._entries: list[StepEntry] | None = None
-        """The entries of the job that Redis has: its steps, waits and sleeps, in the order of their numbers (from 1).
-        None before they are loaded."""
+        """The job's entries in Redis (steps, waits, sleeps), in order of number (from 1); None: not loaded yet."""
         self._numbers: dict[str, int] = {}
         """The number of each entry (a saved step, wait or sleep), by the entry's name."""
         self._used: dict[str, int] = {}
@@ -93,13 +88,11 @@ class Steps:
         self._until: int | None = None
         """The end (Unix ms) of the wait or sleep that this run sent last; None if it has no end."""
         self._ending: StepEntry | None = None
-        """The entry (saved record) of the wait or sleep that this run sent last, from Redis' answer. None if the wait
-        or sleep is not over, or the answer lacked the entry."""
+        """The saved entry of the wait or sleep that this run sent last; None: not over, or not in Redis' answer."""
         self._is_over = False
 
     def close(self) -> None:
-        """Refuse further steps of this run. The worker calls this after the handler's end, when an asyncio task of the
-        handler may still run."""
+        """Refuse further steps: the worker calls this after the handler's end, when its asyncio tasks may still run."""
         self._is_over = True
 
     async def step(
@@ -187,9 +180,8 @@ class Steps:
     # Waits and sleeps.
 
     async def wait(self, kind: Literal["wait", "sleep"], name: str, about: str) -> StepEntry:
-        """Return the entry (saved record) of a wait or a sleep if the wait or sleep is over. Otherwise, park the job.
-        ``about`` is the end of the wait or sleep: Unix ms, or ``+`` and the milliseconds from now, or an empty text for
-        no end."""
+        """Return the entry (saved record) of a wait or a sleep if it is over. Otherwise, park the job. ``about`` is the
+        end of the wait or sleep: Unix ms, or ``+`` and the milliseconds from now, or an empty text for no end."""
         check_wait(name)
         self._must_park(f"{kind}()")
         await self._may_begin()
@@ -213,8 +205,7 @@ class Steps:
             raise NotDurable(call=call, why=why)
 
     async def _over(self, kind: Literal["wait", "sleep"], entry: str, about: str) -> StepEntry:
-        """Return the entry (saved record) of a wait or a sleep if the wait or sleep is over. Otherwise, park the
-        job."""
+        """Return the entry (saved record) of a wait or a sleep if it is over. Otherwise, park the job."""
         known = self._known(entry)
         if known is not None and known.is_saved:
             return known
@@ -233,8 +224,7 @@ class Steps:
         raise AssertionError("a parked handler goes on")
 
     async def _take(self, kind: Literal["wait", "sleep"], entry: str, about: str) -> bool:
-        """Send a wait or a sleep to Redis. Return True if the wait or sleep is over; Redis has then saved that it is
-        over."""
+        """Send a wait or a sleep to Redis. Return True if it is over; Redis has then saved that it is over."""
         async with self.home.turn():
             why = await self._sent(kind, entry, "", about)
             if why == "full":
@@ -267,8 +257,7 @@ class Steps:
             in_step.reset(token)
 
     async def key(self, name: str) -> str:
-        """Return a key for requests to other services: 32 hex digits. All runs of this job get the same key for
-        ``name``. Other jobs get other keys."""
+        """Return a key for requests to other services: 32 hex digits, by job and ``name``, the same in all runs."""
         await self._may_begin()
         await self._load()
         if not self._loaded:
@@ -278,8 +267,7 @@ class Steps:
         return hashlib.sha256(f"{self._life}/{name}".encode()).hexdigest()[:32]
 
     async def undo(self) -> None:
-        """Call the ``undo`` functions of the saved steps that this run has reached, the newest first. Each call is
-        itself saved as a step."""
+        """Call the ``undo`` functions of the saved steps that this run reached, newest first; each call is a step."""
         passed = sorted(self._passed, reverse=True)
         self._passed = []
         for each in passed:
@@ -312,8 +300,7 @@ class Steps:
             self._know(await self._box())
 
     async def _box(self, first: int = 1) -> Box:
-        """Load the entries of the job (saved steps, waits and sleeps) from number ``first`` on. Raises LeaseLost if the
-        claim is not in force."""
+        """Load the job's entries from number ``first`` on. Raises LeaseLost if the claim is not in force."""
         box = await self.home.load(first)
         if box is None:
             raise self._lost()
@@ -352,9 +339,8 @@ class Steps:
                 self._context.base = self._context.failures
 
     async def _sent(self, what: What, entry: str, packed: str, about: str = "") -> str | None:
-        """Send an entry (the record of a step, wait or sleep) to Redis, together with earlier entries that Redis has
-        lost. Return None if Redis saved the entry. Return ``full`` if the job's steps have used up their room. Return
-        ``waits`` for a wait or sleep that is not over; ``_until`` is then its end."""
+        """Send an entry to Redis, with earlier entries that Redis has lost. Return None if Redis saved it, ``full`` if
+        the job's steps have used up their room, ``waits`` for a wait or sleep that is not over (see ``_until``)."""
         count = len(self._loaded)
         # If Redis has lost only the ends of entries, it has as many entries as before, and does not notice the loss.
         missing = self._missing(count, count) if entry not in self._numbers else []
@@ -407,8 +393,7 @@ class Steps:
         self._loaded[number - 1 : number] = [entry]
 
     def _missing(self, has: int, last: int) -> list[Saving]:
-        """Return the records of the entries that Redis may have lost, up to entry ``last``. ``has`` is the number of
-        entries that Redis has now."""
+        """Return the records that Redis may have lost, up to entry ``last``. Redis has ``has`` entries now."""
         ended = (n for n, count in self._ended.items() if n <= has <= count)
         return [self._again(n) for n in sorted({*ended, *range(has + 1, last + 1)})]
 

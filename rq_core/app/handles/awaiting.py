@@ -1,8 +1,5 @@
-"""Waits for the ends of jobs, with or without an event loop. A wait asks Redis, and then the audit log.
-
-The generator :meth:`Ends.steps` yields the steps of a wait, such as a read of the log. The drivers :func:`each` and
-:func:`each_async` carry out the steps.
-"""
+"""Waits for the ends of jobs, with or without an event loop. A wait asks Redis, and then the audit log. The generator
+:meth:`Ends.steps` yields the steps of a wait; the drivers :func:`each` and :func:`each_async` carry them out."""
 
 from __future__ import annotations
 
@@ -44,13 +41,11 @@ _WHY_ROW: Final = {
     "parked": "its row is parked: `rq-core inbox parked` shows why",
     "": "the database of the inbox has not answered: check that it runs and can be reached",
 }
-"""The explanations in WaitTimeout for a job that is still a row of an inbox (a table of jobs in the user's database).
-The key is the place of the row. An empty key means that the database has not answered."""
+"""Why a job that is still a row of an inbox has not ended, by the row's place. Empty: the database has not answered."""
 LOG_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
 """Seconds between successive reads of the log, or of the inbox. After the last value, the pause stays the same."""
 _OF_PARENTS: Final[list[BackgroundLogReader]] = []
-"""Readers of the audit log that a forked child has inherited from its parent. The child does not close them, since this
-would end the parent's connection."""
+"""Audit log readers that a forked child inherited. It does not close them: this would end the parent's connection."""
 
 
 class Awaited(Protocol):
@@ -68,19 +63,15 @@ H = TypeVar("H", bound=Awaited)
 
 
 class Until(NamedTuple):
-    """A step of a wait: sleep until another thread calls ``notify``, but not longer than until ``at``, in seconds of
-    the wait's clock."""
+    """A step of a wait: sleep until a thread calls ``notify``, or until ``at``, in seconds of the wait's clock."""
 
     at: float
 
 
 class ReadLog(NamedTuple):
-    """A step of a wait: read from the audit log how jobs of a queue ended.
-
-    The driver of the wait, ``each`` or ``each_async``, sends back the outcomes by job id, or an RqCoreError. ``jobs``
-    maps a job's id to the position of an event in the queue's log: the number of the queue's unbroken history (epoch),
-    and of the event (seq). The log has the job's end when it has all events up to this position.
-    """
+    """A step of a wait: read from the audit log how jobs of a queue ended. The driver of the wait sends back the
+    outcomes by job id, or an RqCoreError. ``jobs`` maps a job's id to a position in the queue's log: the numbers of its
+    unbroken history (epoch) and of the event (seq). The log has the job's end once it has all events up to it."""
 
     queue: str
     jobs: Mapping[str, tuple[int, int]]
@@ -89,11 +80,8 @@ class ReadLog(NamedTuple):
 
 
 class LookInInbox(NamedTuple):
-    """A step of a wait: find the rows of a queue's jobs in the inbox, a table of jobs in the user's database.
-
-    The driver of the wait, ``each`` or ``each_async``, sends back a mapping from a job's id to the place of its row:
-    ``inbox`` or ``parked``. If the read fails, the driver sends back an RqCoreError.
-    """
+    """A step of a wait: find the rows of a queue's jobs in the inbox, a table in the user's database. The driver of the
+    wait sends back the places of the rows, ``inbox`` or ``parked``, by job id, or an RqCoreError if the read fails."""
 
     queue: str
     ids: Sequence[str]
@@ -125,21 +113,16 @@ class Ends(Generic[H]):
         self._news: deque[tuple[H, Told]] = deque()
         self._waits: dict[H, JobWait] = {}
         self._missing: dict[H, tuple[int, int]] = {}
-        """The handles whose jobs have left Redis. The value is the position (epoch, number of an event) in the queue's
-        log up to which the log must be read to have the job's end."""
+        """By handle of a job that has left Redis: the position (epoch, seq) up to which the log must be read."""
         self._alive: dict[H, RqCoreError | None] = {}
-        """The handles whose jobs had not ended at the timeout. The value is the error if the job could not be read, or
-        else None."""
+        """The handles of jobs not ended at the timeout, with the error if the job could not be read, or else None."""
         self._known: dict[H, Outcome[Any]] = {}
-        """The outcomes that Redis keeps after the jobs have left Redis, by the jobs' handles. The audit log may also
-        have the jobs' results."""
+        """The outcomes that Redis keeps of jobs that have left it, by handle. The audit log may also have results."""
         self._waiting_rows: dict[H, str] = {}
-        """The handles of jobs that are not in Redis, and may be rows of the inbox. The value is the place of the row
-        that the last read found, ``inbox`` or ``parked``. It is empty before the first read, and after a read that
-        failed."""
+        """The handles of jobs that are not in Redis, and may be rows of the inbox, with the place that the last read
+        found, ``inbox`` or ``parked``. The place is empty before the first read, and after a read that failed."""
         self._rows_left: set[H] = set()
-        """The handles of jobs that have no row in the inbox. The wait does not look for these jobs in the inbox
-        again."""
+        """The handles of jobs that have no row in the inbox. The wait does not look for them there again."""
         self._rows_looks = 0
         self._rows_at = 0.0
         self._notify: Callable[[], None] = lambda: None
@@ -173,8 +156,7 @@ class Ends(Generic[H]):
         self._waiter.begin(*(self._wait_for(h, notify) for h in self._left if h not in told))
 
     def steps(self) -> Steps[H]:
-        """Yield the steps of the wait, such as a sleep or a read of the log, until all jobs have ended. Raises
-        WaitTimeout, and the errors of reads."""
+        """Yield the steps of the wait until all jobs have ended. Raises WaitTimeout, and the errors of reads."""
         for handle, outcome in self._seen.items():
             yield self._ended(handle, outcome)
         while self._left:
@@ -262,8 +244,7 @@ class Ends(Generic[H]):
             raise told
 
     def _may_be_row(self, handle: H) -> bool:
-        """Return whether a job that is not in Redis may be a row of an inbox, a table of jobs in the user's
-        database."""
+        """Return whether a job that is not in Redis may be a row of an inbox (a table in the user's database)."""
         return (
             handle.may_be_in_inbox
             and self._producer.inbox_url is not None
@@ -271,8 +252,7 @@ class Ends(Generic[H]):
         )
 
     def _look_in_inbox(self) -> Steps[H]:
-        """Look for the jobs in the inbox, a table in the user's database. For jobs that are no longer there, begin to
-        wait in Redis."""
+        """Look for the jobs in the inbox. For jobs that are no longer there, begin to wait in Redis."""
         by_queue: dict[str, list[H]] = {}
         for handle in self._waiting_rows:
             by_queue.setdefault(handle.queue, []).append(handle)
@@ -320,8 +300,7 @@ class Ends(Generic[H]):
         return Ended(handle, outcome)
 
     def _loaded(self, outcome: Outcome[Any]) -> Outcome[Any]:
-        """Return the outcome with its result converted to the result type of the job's task. If this app lacks the
-        task, the result has JSON's types."""
+        """Return the outcome with the result in its task's type, or in JSON's types if this app lacks the task."""
         if not isinstance(outcome, Succeeded) or not isinstance(outcome.kept, Kept):
             return outcome
         value, task = outcome.kept
@@ -453,8 +432,7 @@ def timeout_of(timeout: Duration) -> float:
 
 
 def check_may_wait(job_id: str, *, allow_in_handler: bool, blocks: bool) -> None:
-    """Raise WaitRefused for a wait that could stop other work. This is a wait that ``blocks`` the thread of an event
-    loop, or a wait in a handler if ``allow_in_handler`` is false."""
+    """Raise WaitRefused for a wait that ``blocks`` an event loop, or is in a handler without ``allow_in_handler``."""
     if blocks and in_event_loop():
         raise WaitRefused(
             id=job_id,

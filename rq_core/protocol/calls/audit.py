@@ -252,8 +252,8 @@ def put_back(
     """Build the record that restores a job. The job's last state in the log decides its new state: see _TARGETS.
 
     The job keeps its counters of attempts and losses. Its claim, if it had one, is dropped, and counts as neither a
-    failure nor a loss. ``spec`` is the job's immutable JSON. ``missing`` is true if the job is live in the log. Raises
-    KeyError if the job's last state is not in PUT_BACK.
+    failure nor a loss. ``spec`` is the job's immutable JSON. ``missing`` is true if the log has the job as live, and
+    Redis lacks it. Raises KeyError if the job's last state is not in PUT_BACK.
     """
     assert record.state is not None
     target = _TARGETS[record.state]

@@ -125,15 +125,11 @@ class BulkChange:
 
     @property
     def states(self) -> tuple[State, ...]:
-        """The states of the jobs that are changed: those of the filter, or else the usual ones for this kind of
-        change.
-        """
+        """The states of the jobs to change: those of the filter, or else the usual ones for this kind of change."""
         return self.filter.only_states or self.verb.usual
 
     def why(self, bulk_id: str) -> str:
-        """Return the reason that the audit log keeps for each call of the change: ``bulk``, the id and the operator's
-        reason.
-        """
+        """Return the reason that the audit log keeps for each call: ``bulk``, the id and the operator's reason."""
         about = _WHY_ID.format(id=bulk_id)
         return f"{about}: {self.reason}" if self.reason else about
 
@@ -145,8 +141,7 @@ class BulkPlace:
     """
 
     id: str
-    """The id of the change: 12 hex digits for the time at which the change began (Unix ms), then 4 random hex
-    digits."""
+    """The id of the change: 12 hex digits for the time at which it began (Unix ms), then 4 random hex digits."""
     round: int = 1
     source: int = 0
     """The index of the key that is being read, in the list of keys that ``sources_of`` returns."""
@@ -185,9 +180,7 @@ class BulkPlace:
 
     @classmethod
     def parse(cls, text: str) -> BulkPlace:
-        """Return the place that ``str`` has written as this text. Raises InvalidOption if the text is not such a
-        place.
-        """
+        """Return the place that ``str`` has written as this text. Raises InvalidOption if the text is not a place."""
         given: object = text
         found = _PLACE.fullmatch(given) if isinstance(given, str) else None
         if found is None:
@@ -256,9 +249,7 @@ class Bulk:
         self._families = families
 
     def begin(self, queue: str) -> Plan[BulkPlace]:
-        """Return the place at which a new change of many jobs of a queue begins. Its id has the present time of
-        Redis.
-        """
+        """Return the place at which a new change of a queue's jobs begins. Its id has the present time of Redis."""
         now_ms = yield from self._reads.now_ms(queue)
         return BulkPlace(f"{now_ms:012x}{os.urandom(2).hex()}")
 
@@ -358,9 +349,7 @@ class Bulk:
     def _matching(
         self, change: BulkChange, keys: QueueKeys, source: PagedKey, place: BulkPlace
     ) -> Steps[tuple[JobPage, list[JobState], list[str]]]:
-        """Return a page of a key, the jobs of the page that must be changed, and a message for each job that cannot be
-        read.
-        """
+        """Return a page of a key, the page's jobs that must be changed, and a message for each unreadable job."""
         # The first round of a cancel leaves entries of gone jobs at the heads of lists; claims would have to skip them.
         has_left = change.verb is CANCEL and place.round > 1 and not change.dry_run
         skipping = source.skipping(keys) if has_left else []

@@ -150,8 +150,7 @@ class ScopeReads(QueueReader):
 
     def standing(self, job: JobState) -> Plan[Standing]:
         """Return why a job does not run: its lane, the scope for which it waits, the jobs that hold the scope, and the
-        number of jobs before it.
-        """
+        number of jobs before it."""
         return self.exactly(job.queue, _standing(self._keys(job.queue), job))
 
 
@@ -160,8 +159,7 @@ class ScopeReads(QueueReader):
 
 def entries_of(queue: str, texts: Iterable[tuple[str, str | None]]) -> dict[str, CapEntry]:
     """Return the stored limits in fields of the key ``caps``, by name. Missing fields are left out. Raises QueueDamaged
-    if a text is not a limit.
-    """
+    if a text is not a limit."""
     found = {}
     for name, text in texts:
         if text is not None:
@@ -355,8 +353,7 @@ def _standing(keys: QueueKeys, job: JobState) -> Steps[Standing]:
 
 def _with_scope(keys: QueueKeys, standing: Standing, scope: str) -> Steps[Standing]:
     """Return ``standing`` with data about the scope for which the job waits: its limit, the jobs that hold it, and the
-    time at which a used-up rate admits jobs again.
-    """
+    time at which a used-up rate admits jobs again."""
     names, last = (scope, family_of(scope)), HOLDERS_SHOWN - 1
     found = yield from ask(
         caps=["HMGET", keys("caps"), *names],
@@ -441,8 +438,7 @@ def _rank(job: JobState) -> int:
 def _place(text: str | None) -> tuple[str, str | None]:
     """Return the state of a lane (the waiting jobs of one priority and the same scopes): open or blocked. Also return
     the scope that blocks it. They are read from the lane's field in the key ``lanes``: ``open ORDER`` or ``blocked
-    SCOPE ORDER``.
-    """
+    SCOPE ORDER``."""
     match (text or "").split(" "):
         case ["blocked", scope, _]:
             return "blocked", scope

@@ -85,8 +85,8 @@ def drawn_lines(before: tuple[tuple[int, ...], ...]) -> Sequence[Sequence[int]] 
 
 
 def _needed(before: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return, for each node, the nodes before it that need a line. An earlier node needs none if a path through other
-    nodes leads from it, too."""
+    """Return, for each node, the earlier nodes from which the drawing needs a line to it. No line is needed between two
+    nodes if a path through other nodes joins them."""
     reached: list[int] = []
     """For each node: all nodes from which a path leads to it, as a bit set."""
     found = []

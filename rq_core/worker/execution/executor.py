@@ -61,26 +61,22 @@ NOT_BEGUN: Final = (
     "the process of the handler was not ready within its timeout of {:g} s; starting the process and importing the"
     " task's module count toward the timeout"
 )
-"""The message of the HandlerTimeout if an isolated handler (in a process of its own) had not begun before its
-timeout."""
+"""The message of a HandlerTimeout whose isolated handler (in its own process) had not begun before the timeout."""
 _OUTCOMES: Final[Mapping[str, Outcome]] = {"final": "final", "rollback": "rollback"}
 """Word in the report of an isolated handler's process → outcome of the claim. Any other word means a retry."""
 HEAR_S: Final = 0.01
-"""Seconds that the loop waits, after the timeout of an isolated handler, for a report that the handler's process sent
-before the timeout."""
+"""Seconds that the loop waits, after an isolated handler's timeout, for a report that was sent before the timeout."""
 END_GRACE_S: Final = 20.0
-"""Seconds that an async handler may take to clean up after it was asked to stop; then its claim is settled although the
-handler still runs. This is less than the time for which the worker still extends the lease of a job that has timed
-out."""
+"""Seconds that an async handler may take to clean up after it was asked to stop; then its claim is settled anyway. This
+is less than the time for which the worker still extends the lease of a job that has timed out."""
 
 
 class Executor:
-    """Runs the handlers of claimed jobs. Calls ``on_settlement`` on the event loop when a claim must be settled: when
-    Redis must learn how it ended.
+    """Runs the handlers of claimed jobs. Calls ``on_settlement`` on the event loop when Redis must learn how a claim
+    ended, and ``on_free`` when a handler's place is free.
 
-    It calls ``on_free`` when a handler's place is free. A handler that does not stop in time is settled anyway: a sync
-    handler at its timeout, an async handler END_GRACE_S after it was cancelled. The handler occupies its place until it
-    returns.
+    A handler that does not stop in time is settled anyway: a sync handler at its timeout, an async handler END_GRACE_S
+    after it was cancelled. The handler occupies its place until it returns.
     """
 
     def __init__(
@@ -102,8 +98,7 @@ class Executor:
         """``isolate``: if false, tasks with isolation run in this process, not in a child process. ``timeout``: seconds
         for tasks without their own timeout; None: no timeout.
 
-        ``saver`` saves the steps of durable jobs. ``shows`` sends the progress of jobs, and the chunks of their
-        streams.
+        ``saver`` saves the steps of durable jobs. ``shows`` sends jobs' progress, and the chunks of their streams.
         """
         self._saver, self._shows = saver, shows
         self._tasks, self._worker = tasks, worker
@@ -116,8 +111,7 @@ class Executor:
         self._threads = Threads(threads, "rq-core-job", work=call_sync, on_end=self._thread_ended)
         self._limits = TimeLimits(self._timed_out)
         self.running: dict[tuple[str, str, str], Running] = {}
-        """Running claims by (queue, job id, fence): a job may be claimed again while an old handler of it still
-        runs."""
+        """Running claims by (queue, job id, fence): a job may be claimed again while its old handler still runs."""
 
     @property
     def busy(self) -> bool:
@@ -126,24 +120,18 @@ class Executor:
 
     @property
     def unsettled(self) -> list[Running]:
-        """The running handlers whose claims are not settled. (A handler that ignores its timeout runs on after its
-        claim was settled.)
-        """
+        """The running handlers whose claims are not settled. (A settled one may run on, if it ignores its timeout.)"""
         return [running for running in self.running.values() if not running.settled]
 
     def start(self, claim: Claim) -> Running | None:
-        """Start a claim's handler. If this worker cannot run the handler, pass a settlement to ``on_settlement`` and
-        return None.
-        """
+        """Start a claim's handler. If it cannot run here, pass a settlement to ``on_settlement`` and return None."""
         running = self.prepare(claim)
         if running is not None:
             self.launch(running)
         return running
 
     def prepare(self, claim: Claim) -> Running | None:
-        """Prepare a claim's handler. If this worker cannot run the handler, pass a settlement to ``on_settlement`` and
-        return None.
-        """
+        """Prepare a claim's handler. If it cannot run here, pass a settlement to ``on_settlement`` and return None."""
         try:
             spec = read_spec(claim.spec)
             name, args_json = spec.task, spec.args_json
@@ -262,10 +250,8 @@ class Executor:
             self._free(running)
 
     async def leave(self) -> None:
-        """Close the dependencies of this process, and let idle child processes close their own dependencies and end.
-
-        This process' dependencies stay open while a handler runs, because the handler may use them.
-        """
+        """Close the dependencies of this process (but not while a handler runs, which may use them), and let idle child
+        processes close their own dependencies and end."""
         leaving = [] if self.running else [self._resources.close()]
         if self._pool is not None:
             leaving.append(self._pool.end_idle())
@@ -408,9 +394,7 @@ class Executor:
         self._failed(running, verdict, type(error).__name__, message_of(error), said)
 
     def _raised(self, running: Running, raised: Raised) -> None:
-        """Settle the claim of an isolated handler that failed. The handler's process has already applied the task's
-        retry policy.
-        """
+        """Settle the claim of a failed isolated handler. Its process has already applied the task's retry policy."""
         if running.settled:
             return
         running.settled = True

@@ -28,8 +28,7 @@ from rq_core.worker.execution.parked_boxes import ParkedBoxes
 from rq_core.worker.execution.running import Running
 
 PAUSE_S: Final = 0.5
-"""Seconds between two attempts to save steps that Redis could not store. The attempts end if the lease is no longer in
-force."""
+"""Seconds between two attempts to save steps that Redis could not store, while the lease is in force."""
 LEASE_PAUSE_S: Final = 0.05
 """Seconds between two checks whether the lease is in force again, while the worker's heartbeat is late."""
 BYTES_MAX: Final = 1024 * 1024
@@ -89,15 +88,11 @@ class Saver:
         return ThreadHome(saver, context, kept, calls, self.loop, stop)
 
     def _saver_for(self, running: Running) -> Saves:
-        """Return the saver for one claim. For a fork (a copy of a durable job), the saver first copies the steps of the
-        job from which it was made.
-        """
+        """Return the saver for one claim. For a fork (copied durable job), it first copies the original's steps."""
         return self if FORK_HEADER not in running.context.headers else ForkSaver(self, running)
 
     async def answer(self, running: Running, call: str, args: Sequence[Any]) -> Any:
-        """Answer a question of an isolated handler's process, which has no connection to Redis. The answer has only
-        types of JSON.
-        """
+        """Answer an isolated handler's process, which has no connection to Redis. The answer has only types of JSON."""
         context = running.context
         if call == "lease":
             # The process of a handler that must stop may not know of that yet.
@@ -126,9 +121,7 @@ class Saver:
         return await self.client.run(plan)
 
     def keep_box(self, context: JobContext) -> None:
-        """Keep the box (saved steps, waits and signals) of a job that this claim parks, so that the job's next claim
-        need not read it.
-        """
+        """Keep the box (saved steps, waits, signals) of a job that this claim parks, to spare its next claim a read."""
         box = context.steps.box_now()
         if box is not None:
             self._parked.keep(context, box)
@@ -137,8 +130,7 @@ class Saver:
         """Save entries of one job: steps, waits and sleeps. Returns index in ``records`` → NotSaved for a record that
         Redis refused, or the entry of a wait or sleep that is over. All other records are left out: they are saved.
 
-        The steps have already happened. So if Redis cannot store the entries now, they are sent again while the lease
-        is in force.
+        The steps have happened. So if Redis cannot store entries now, they are sent again while the lease is in force.
         """
         while True:
             try:
@@ -236,17 +228,13 @@ class Saves(Protocol):
         ...
 
     async def save(self, context: JobContext, records: Sequence[Saving], /) -> SaveAnswer:
-        """Save entries of a durable job: steps, waits and sleeps. Returns index in ``records`` → NotSaved for a record
-        that Redis refused, or the entry of a wait or sleep that is over. All other records are left out: they are
-        saved.
-        """
+        """Save entries: steps, waits and sleeps. Return index in ``records`` → NotSaved for a record that Redis
+        refused, or the entry of a wait or sleep that is over. All other records are left out: they are saved."""
         ...
 
 
 class _Home:
-    """The object through which the steps of one handler use the worker: they save and load entries, and park the
-    job.
-    """
+    """The object through which a handler's steps use the worker: to save and load entries, and park the job."""
 
     is_async: bool
     can_park = False
@@ -265,9 +253,7 @@ class _Home:
 
 
 class LoopHome(_Home):
-    """The object through which the steps of an async handler use the worker: they save and load entries, and park the
-    job.
-    """
+    """The object through which an async handler's steps use the worker: to save and load entries, and park the job."""
 
     is_async = True
 
@@ -295,9 +281,7 @@ class LoopHome(_Home):
         self._timer: asyncio.TimerHandle | None = None
 
     def began(self) -> Callable[[], None]:
-        """Record that a step has begun, so that the job does not park meanwhile. Return the function that records its
-        end.
-        """
+        """Record that a step has begun: the job does not park meanwhile. Return the function that records its end."""
         step: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unfinished.add(step)
 
@@ -310,9 +294,7 @@ class LoopHome(_Home):
         return ended
 
     async def let_end(self) -> None:
-        """Allow no further step to begin, and wait for the steps that still run. Steps may still run after their
-        handler has failed.
-        """
+        """Allow no further step to begin, and wait for those that still run, perhaps after their handler has failed."""
         if self._context.steps is not None:
             self._context.steps.close()
         if self._timer is not None:
@@ -371,17 +353,14 @@ class LoopHome(_Home):
             return await self._saver.ask(plan)
 
     async def save(self, records: Sequence[Saving]) -> SaveAnswer:
-        """Save entries of a durable job: steps, waits and sleeps. Returns index in ``records`` → NotSaved for a record
-        that Redis refused, or the entry of a wait or sleep that is over. All other records are left out: they are
-        saved.
-        """
+        """Save entries: steps, waits and sleeps. Return index in ``records`` → NotSaved for a record that Redis
+        refused, or the entry of a wait or sleep that is over. All other records are left out: they are saved."""
         with self._calling():
             return await self._saver.save(self._context, records)
 
     async def finish(self, saving: Coroutine[Any, Any, T]) -> T:
-        """Await a coroutine that saves entries. The coroutine goes on even if the handler is cancelled meanwhile: a
-        step that has happened must be saved, and this run must record that it was.
-        """
+        """Await a coroutine that saves entries. It goes on even if the handler is cancelled meanwhile: a step that has
+        happened must be saved, and this run must record that it was."""
         return await asyncio.shield(asyncio.ensure_future(saving))
 
     @contextlib.contextmanager
@@ -401,9 +380,7 @@ class LoopHome(_Home):
 
 
 class ThreadHome(_Home):
-    """The object through which the steps of a handler in a thread use the worker: they save and load entries, and park
-    the job. Each call blocks the thread.
-    """
+    """The object through which the steps of a handler in a thread use the worker. Each call blocks the thread."""
 
     is_async = False
 
@@ -454,10 +431,8 @@ class ThreadHome(_Home):
         raise why
 
     async def save(self, records: Sequence[Saving]) -> SaveAnswer:
-        """Save entries of a durable job: steps, waits and sleeps. Returns index in ``records`` → NotSaved for a record
-        that Redis refused, or the entry of a wait or sleep that is over. All other records are left out: they are
-        saved.
-        """
+        """Save entries: steps, waits and sleeps. Return index in ``records`` → NotSaved for a record that Redis
+        refused, or the entry of a wait or sleep that is over. All other records are left out: they are saved."""
         return self._wait(self._saver.save(self._context, records))
 
     async def finish(self, saving: Coroutine[Any, Any, T]) -> T:

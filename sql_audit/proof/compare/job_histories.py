@@ -94,8 +94,8 @@ class History:
     """A queue's history in SQL, to be added to ``log``, the history that ``rq-core doctor`` compares with Redis.
 
     ``redis`` are the queue's keys, read before SQL. ``log`` has the events of the outbox at first. ``position`` is the
-    last entry that SQL has. Rows in SQL are ignored if their entries come after the last outbox entry in ``redis``, or
-    if Redis forgot these entries.
+    last entry that SQL has. A row in SQL is ignored if its entry comes after the last outbox entry in ``redis``, or
+    if Redis forgot its entry.
     """
 
     def __init__(

@@ -63,8 +63,7 @@ _TRAITS: Final = {field.name: str(field.line) for field in TRAITS if field.name 
 
 class JobReplay:
     """The live jobs of a queue after the events so far, the scopes that their claims hold (what caps and rates count),
-    and the unique names and ids that are in use.
-    """
+    and the unique names and ids that are in use."""
 
     def __init__(self, found: LogFindings) -> None:
         self.jobs: dict[str, Record] = {}
@@ -90,9 +89,7 @@ class JobReplay:
         self._scopes_read: dict[str, ClaimScopes] = {}
 
     def steps(self) -> dict[str, Callable[[EventRow, str], None]]:
-        """Return, for each type of event, the method that replays it. The method gets the event's row and the
-        job's id.
-        """
+        """Return, by type of event, the method that replays it. The method gets the event's row and the job's id."""
         return {
             **dict.fromkeys(map(str, EFFECTS), self._moved),
             # Most events have these types, or they begin a job.
@@ -154,8 +151,7 @@ class JobReplay:
 
     def _beside(self, row: EventRow, job_id: str) -> Record | None:
         """Return the live job of an event that does not change the job's state; None if the job is not live. Report a
-        wrong task or claim number.
-        """
+        wrong task or claim number."""
         if (record := self.jobs.get(job_id)) is not None:
             self._judge(contradictions.of_job(row, record))
         return record
@@ -171,10 +167,7 @@ class JobReplay:
 
     def _end(self, record: Record, fence: str | None, holder: str | None) -> None:
         """End the claim in force by an event that presents ``fence``, the claim's fencing token. Report a wrong fence
-        or worker.
-
-        ``holder`` is the worker whose claim the event ends; None if the event names no worker.
-        """
+        or worker. ``holder`` is the worker whose claim the event ends; None if the event names no worker."""
         if record.fence is not None and fence != record.fence:
             self._violated("I9", f"presents fence {fence}, in force is {record.fence}")
         elif holder is not None and record.worker is not None and holder != record.worker:
@@ -209,9 +202,7 @@ class JobReplay:
         return record
 
     def _take_name(self, record: Record, job_id: str, *, dead: bool = False) -> None:
-        """Give a unique job its name, if a job in its state holds one. Report a violation if another job holds the
-        name.
-        """
+        """Give a unique job its name, if a job in its state holds one. Report a violation if another job holds it."""
         if record.unique is None:
             return
         at_ms, stands = self._found.row[5], record.stands
@@ -225,8 +216,7 @@ class JobReplay:
 
     def _freed(self, row: EventRow, job_id: str) -> None:
         """Free a job's name, because an operator freed it, or because the job has waited past its deadline and another
-        job takes the name. Report a violation if the job did not hold the name.
-        """
+        job takes the name. Report a violation if the job did not hold the name."""
         name, record = facts_in(row[10])["unique_name"], self._beside(row, job_id)
         holder = self.names.free(name)
         # A job that has ended may still hold its name; no baseline shows that.
@@ -340,9 +330,7 @@ class JobReplay:
             self._judge(rule(facts_in(row[10]), record, row))
 
     def box_forgotten(self, row: EventRow) -> None:
-        """Note that Redis has forgotten an event about a box (the saved steps and signals of a durable job). ``row`` is
-        the event.
-        """
+        """Note that Redis has forgotten ``row``, an event about a box (a durable job's saved steps and signals)."""
         with suppress(KeyError, ValueError, TypeError, AttributeError, RecursionError):
             self._forgotten_boxes.add(facts_in(row[10])["life"])
 

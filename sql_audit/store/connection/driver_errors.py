@@ -91,7 +91,7 @@ def _postgresql_refused(error: Any) -> bool:
 
 
 def _is_named(name: str) -> bool:
-    """Return whether a constraint or an index is the migration's, or PostgreSQL's copy of it for a partition."""
+    """Return whether the migration created a constraint or an index, or PostgreSQL copied one for a partition."""
     return name in _names() or _PARTITION.sub("job_event", name, count=1) in _names()
 
 
