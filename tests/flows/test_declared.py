@@ -12,6 +12,7 @@ import pytest
 
 from rq_core import RESULT, App, Batch, Flow, Job, Unique, chain, group, testing
 from rq_core.app.flows.graph import (
+    _OPTIONS,
     CALLS_MAX,
     FLOW_TASK,
     NODES_MAX,
@@ -19,6 +20,7 @@ from rq_core.app.flows.graph import (
     graph_document,
     read_graph,
 )
+from rq_core.app.options import EnqueueOptions
 from rq_core.errors import ArgumentsInvalid, InvalidName, InvalidOption, InvalidTask
 from rq_core.signals import InvalidFlow
 
@@ -404,3 +406,11 @@ def test_a_graph_in_which_a_node_takes_the_result_of_a_node_that_is_not_before_i
 def test_a_json_value_without_the_form_of_a_graph_is_refused(document: Any) -> None:
     with pytest.raises(ValueError, match="it is no graph of a flow"):
         read_graph(document)
+
+
+def test_a_call_of_a_flow_may_have_each_option_of_a_call_but_those_for_the_id() -> None:
+    of_the_id = {"id", "remember", "idempotency_key"}
+    stored_as = {"at": {"at_ms"}, "expires": {"expires", "expires_ms"}, "trace": {"headers"}}
+
+    given = EnqueueOptions.__annotations__.keys() - of_the_id
+    assert set(_OPTIONS) == set().union(*(stored_as.get(name, {name}) for name in given))
