@@ -279,13 +279,15 @@ class _Story:
         """Check that no child of a cancelled parent begins after the cancel of the family was done.
 
         A cancel that was not done leaves children, and is not checked. Nothing is checked after a crash or a loss.
+        Children also go on if no run of the parent has saved that it enqueued them, and the parent was cancelled
+        between two runs.
         """
         if self.of.crashes or self.of.lost:
             return
         when = self.of.shards[PARTS].when
         for launch in self.launches:
             done = self._cancel_done(launch)
-            if done is None:
+            if done is None or not (launch.is_saved or self._ran_when_cancelled(launch)):
                 continue
             for child in launch.children:
                 if self._is_saved(launch, child) or self._is_requeued(launch, child):
@@ -329,6 +331,16 @@ class _Story:
         return any(
             when[str(entry.id)] > began for entry, _ in self._of(PARTS, child, Event.REQUEUED)
         )
+
+    def _ran_when_cancelled(self, launch: Launch) -> bool:
+        """Return whether the parent of a launch was running when it was cancelled."""
+        ran = False
+        for entry, _ in self.events[launch.queue][launch.parent]:
+            if str(entry.id) == self._cancel_of(launch):
+                break
+            if entry.event in (Event.CLAIMED, Event.CANCEL_REQUESTED):
+                ran = entry.event is Event.CANCEL_REQUESTED
+        return ran
 
     def _is_saved(self, launch: Launch, child: str) -> bool:
         """Return whether the parent has saved the success of its child."""

@@ -108,6 +108,21 @@ def test_the_judge_accepts_a_dead_child_that_is_requeued_while_its_family_is_can
     assert story.wrong() == []
 
 
+@pytest.mark.parametrize("runs", [True, False], ids=["its parent runs", "between two runs"])
+def test_the_judge_accepts_a_child_whose_enqueue_is_not_saved_only_if_its_parent_was_cancelled_between_two_runs(
+    story: Story, *, runs: bool
+) -> None:
+    child = child_id(FIRST, "parts", 0)
+    story.add(Event.CLAIMED)
+    story.add(Event.STEP_BEGUN, life=FIRST, name="map:parts")
+    story.add(Event.ENQUEUED, child)
+    story.add(Event.CANCEL_REQUESTED if runs else Event.LEASE_EXPIRED)
+    story.cancel()
+    story.add(Event.CLAIMED, child)
+
+    assert len(story.wrong()) == runs
+
+
 def test_the_judge_reports_a_child_that_was_requeued_before_the_cancel_and_begins_after_the_cancel(
     story: Story,
 ) -> None:
