@@ -151,6 +151,36 @@ async def test_if_the_results_of_children_cannot_be_saved_the_attempt_fails_and_
     assert saved(client, handle.id).count("pages=0") == 1
 
 
+async def test_a_handler_can_go_on_after_it_got_the_error_of_a_save_and_its_next_save_repeats_it(
+    own: App, client: Client, saves: Saves, did: list[Any]
+) -> None:
+    saves.error = ServerError(what="no")
+
+    async def add(number: int) -> int:
+        did.append(f"add {number}")
+        return number
+
+    @own.task(name="order", queue=ORDERS, retry=ONCE)
+    async def order() -> None:
+        job = durable()
+        (page,) = (await job.map("pages", [own.tasks["render"].call(7)])).values()
+        saves.may_go.set()
+        await wait_until_async(lambda: saves.count == 1, "the save begins", timeout=20)
+        await asyncio.sleep(0)
+        for _ in range(2):
+            try:
+                await job.step("add", add, page)
+            except ServerError:
+                did.append("refused")
+
+    handle = order.enqueue()
+    async with working(own, queues=(ORDERS, PAGES), grace=5.0):
+        await until(client, handle.id, "succeeded")
+
+    assert ["refused", "add 7"] == did
+    assert saved(client, handle.id)[-2:] == ["pages=0", "add"]
+
+
 async def test_results_of_children_are_sent_again_if_a_failover_took_earlier_entries(
     own: App, client: Client, saves: Saves, did: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

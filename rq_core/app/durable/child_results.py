@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from rq_core.app.durable.parking import ParkingSteps
 from rq_core.model.durable.boxes import StepEntry
@@ -18,6 +18,7 @@ SAVED_MAX: Final = 100
 SAVED_CHARACTERS: Final = 512 * 1024
 """Number of characters after which a call to Redis takes no further child's result; another call saves the rest."""
 
+T = TypeVar("T")
 Result = tuple[str, str]
 """The name of the entry that a child's result becomes, and the packed result."""
 
@@ -26,7 +27,9 @@ class ResultSteps(ParkingSteps):
     """One run of a durable job that saves the results of the job's children."""
 
     _failure: BaseException | None = None
-    """The error of a save beside the handler; None: no such save has failed."""
+    """The error of a save beside the handler; None: no such save has failed, or a later save has succeeded."""
+    _is_told = False
+    """True if the handler has got the error of the save that failed beside it."""
 
     def check_saved(self) -> None:
         """Raise the error of a save that ran beside the handler and failed. The worker calls this after the handler's
@@ -35,8 +38,17 @@ class ResultSteps(ParkingSteps):
             raise self._failure
 
     async def _may_begin(self) -> None:
-        self.check_saved()
+        if not self._is_told:
+            self._is_told = self._failure is not None
+            self.check_saved()
         await super()._may_begin()
+
+    async def _finish(self, saving: Coroutine[Any, Any, T]) -> T:
+        """Return the result of ``saving``, a coroutine that saves steps. It has then also saved what an earlier save
+        could not: Redis notices that the earlier entries are missing, and this run sends them again."""
+        found = await super()._finish(saving)
+        self._failure = None
+        return found
 
     async def _save_results(
         self, launch: str, ended: Mapping[int, Outcome[object]], *, goes_on: bool = False

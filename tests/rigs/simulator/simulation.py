@@ -79,8 +79,8 @@ from tests.rigs.simulator.world import (
 )
 
 DRAIN_STEPS_MAX: Final = 12_000
-"""The number of steps within which all jobs must end, once no more faults happen. Seed 5292 of the families takes 9,240,
-more than any seed below it."""
+"""The number of steps within which all jobs must end, once no more faults happen. Seed 5292 of the families takes
+9,240, more than any seed below it."""
 TIED_EVERY: Final = 6
 """The number of rounds in a cycle; a round has one seed of each profile.
 In one round of each cycle, jobs have names and deadlines, and are edited."""
