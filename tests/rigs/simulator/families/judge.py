@@ -208,7 +208,7 @@ class _Story:
             succeeded = len(self._of(PARTS, child, Event.SUCCEEDED))
             if child not in known:
                 yield f"{child} is no child of any parent"
-            if begun > 1 + losses:
+            if begun > 1 + losses + self._times_forgotten(child):
                 yield f"child {child} was enqueued {begun} times"
             if succeeded > 1 + losses:
                 yield f"child {child} succeeded {succeeded} times"
@@ -217,6 +217,19 @@ class _Story:
                 lost = [i for i in launch.children if not self._of(PARTS, i, Event.ENQUEUED)]
                 if lost:
                     yield f"{launch.parent} has enqueued {lost} by its log, and they are not in theirs"
+
+    def _times_forgotten(self, child: str) -> int:
+        """Return how often Redis may have forgotten the outcome of a child that no worker had run. It does so if
+        results have no room; the parent's next run then enqueues the child again."""
+        if not self.of.had_little_room:
+            return 0
+        times, last = 0, None
+        for entry, _ in self.events[PARTS][child]:
+            if entry.event in (Event.ENQUEUED, Event.CLAIMED):
+                last = entry.event
+            elif entry.event in (Event.CANCELLED, Event.EXPIRED) and last is Event.ENQUEUED:
+                times += 1
+        return times
 
     # Joins.
 

@@ -39,6 +39,7 @@ class Story:
             cancelled={},
             crashes=0,
             lost=[],
+            had_little_room=False,
         )
 
     def add(self, event: Event, job_id: str = "p", **fields: str) -> str:
@@ -68,6 +69,9 @@ class Story:
 
     def wrong(self) -> list[str]:
         return list(_Story(self.of).cancelled())
+
+    def wrong_children(self) -> list[str]:
+        return list(_Story(self.of).children())
 
 
 @pytest.fixture
@@ -174,3 +178,19 @@ def test_the_judge_reports_a_child_even_if_its_parent_has_saved_the_child_of_ano
     assert story.wrong() == [
         f"p was cancelled with its family by step 10, and its child {child} begins in step 12"
     ]
+
+
+@pytest.mark.parametrize("little_room", [True, False], ids=["no room", "room"])
+@pytest.mark.parametrize("claimed", [True, False], ids=["claimed", "never claimed"])
+def test_the_judge_accepts_a_second_enqueue_only_of_a_child_that_never_began_and_whose_outcome_had_no_room(
+    story: Story, *, claimed: bool, little_room: bool
+) -> None:
+    story.of.had_little_room = little_room
+    child = story.launch(FIRST)
+    if claimed:
+        story.add(Event.CLAIMED, child)
+    story.add(Event.CANCELLED, child)
+    story.add(Event.ENQUEUED, child)
+
+    is_wrong = [f"child {child} was enqueued 2 times"]
+    assert story.wrong_children() == ([] if little_room and not claimed else is_wrong)
