@@ -94,9 +94,6 @@ class _Home:
     async def finish(self, saving: Coroutine[Any, Any, Any]) -> Any:
         return await saving
 
-    async def beside(self, saving: Coroutine[Any, Any, None]) -> None:
-        await saving
-
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
         yield

@@ -17,9 +17,8 @@ from rq_core.model.keys import queue_keys
 from rq_core.protocol.calls.boxes import Sending, send_signals
 from rq_core.worker import turns
 from rq_core.worker.execution import lost_entries
-from rq_core.worker.execution.homes import LoopHome, ThreadHome
 from rq_core.worker.execution.parked_boxes import ParkedBoxes
-from rq_core.worker.execution.saver import Saver
+from rq_core.worker.execution.saver import LoopHome, Saver, ThreadHome
 from tests.kit import crew
 from tests.kit.wait import wait_until_async
 from tests.kit.working import working

@@ -10,7 +10,6 @@ In Redis, each step, sleep and wait of a job is an *entry* with a name.
 
 - ``handles``: ``durable`` and ``durable_sync``, and the objects that they return.
 - ``children``: one run of a durable job that runs other jobs, and waits for their ends.
-- ``child_results``: saves the results of children as entries of the job.
 - ``items``: the calls of a ``map``, and the items that it returns.
 - ``entry_names``: the names of entries.
 - ``moments``: converts the times of sleeps and waits.

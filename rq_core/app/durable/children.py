@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from rq_core.app.durable.child_results import ResultSteps
 from rq_core.app.durable.entry_names import check_wait, numbered
 from rq_core.app.durable.home import Home
 from rq_core.app.durable.items import (
@@ -30,6 +29,7 @@ from rq_core.app.durable.items import (
     told,
     unpack_ends,
 )
+from rq_core.app.durable.parking import ParkingSteps
 from rq_core.app.durable.step_values import load_value
 from rq_core.app.durable.steps import StepOptions
 from rq_core.app.handlers.context import JobContext
@@ -51,8 +51,8 @@ from rq_core.model.durable.children import (
     read_queues,
 )
 from rq_core.model.job import NewJob
-from rq_core.model.outcome import Gone, Outcome, Succeeded
-from rq_core.model.result_encoding import pack_result
+from rq_core.model.outcome import Gone, Kept, Outcome, Succeeded
+from rq_core.model.result_encoding import NO_VALUE, pack_result, unpack_result
 from rq_core.protocol.calls.enqueue import Accepted
 from rq_core.protocol.engine.plan import Plan
 from rq_core.protocol.operations import Operations
@@ -68,6 +68,10 @@ LOOK_MAX_S: Final = 3_600.0
 parent waits half of the time that has passed since it enqueued the children."""
 PAUSE_MS: Final = 5_000
 """Milliseconds that a parent job sleeps before it tries again to enqueue children, if a queue accepts no jobs."""
+SAVED_MAX: Final = 100
+"""Maximum number of children's results that a parent job saves in one call to Redis."""
+SAVED_CHARACTERS: Final = 512 * 1024
+"""Number of characters after which a call to Redis takes no further child's result; another call saves the rest."""
 ALIKE: Final = "the entries of steps with this name and a key are named like those of children"
 
 NEVER: Final = "most|0"
@@ -78,7 +82,7 @@ Place = tuple[str, str]
 """The queue and the id of a child."""
 
 
-class JobSteps(ResultSteps):
+class JobSteps(ParkingSteps):
     """One run of a durable job, which runs steps and child jobs."""
 
     def __init__(self, context: JobContext, home: Home) -> None:
@@ -295,11 +299,10 @@ class JobSteps(ResultSteps):
             # Backwards, so that no child seems alive that has ended in one call with a later one that seems ended.
             found = await self._look([places[index] for index in reversed(left)])
             ended = {index: found[places[index][1]] for index in left if places[index][1] in found}
+            await self._save_results(launch, ended)
             alive = [index for index in left if index not in ended]
-            others = {n: each for n, each in ended.items() if not isinstance(each, Succeeded)}
-            await self._save_results(launch, ended, goes_on=not alive and not others)
             if not alive:
-                return others
+                return {n: each for n, each in ended.items() if not isinstance(each, Succeeded)}
 
     def _open_name(self, name: str) -> str:
         """Return the first of the names ``name``, ``name#2``, ``name#3``… under which the job has not saved a wait or a
@@ -327,6 +330,49 @@ class JobSteps(ResultSteps):
             ends = await self.home.ask(partial(_look, queue, ids))
             found |= {job_id: child_outcome(job_id, end) for job_id, end in ends.items()}
         return found
+
+    async def _save_results(self, launch: str, ended: Mapping[int, Outcome[Any]]) -> None:
+        """Save the results of the children that succeeded. Each result becomes an entry, a record in Redis, of the
+        parent."""
+        part: list[tuple[str, str]] = []
+        size = 0
+        for index, outcome in ended.items():
+            if not isinstance(outcome, Succeeded):
+                continue
+            packed = f"{NO_VALUE}{outcome.missing}"
+            if isinstance(outcome.kept, Kept):
+                packed = pack_result(outcome.kept.json, self.home.audit_result)
+            part.append((item_name(launch, index), packed))
+            size += len(packed)
+            if len(part) >= SAVED_MAX or size >= SAVED_CHARACTERS:
+                await self._finish(self._save_part(part))
+                part, size = [], 0
+        await self._finish(self._save_part(part))
+
+    async def _save_part(self, part: Sequence[tuple[str, str]]) -> None:
+        """Save the results of several children in one call to Redis. ``part`` has the name and the packed result of
+        each."""
+        if not part:
+            return
+        async with self.home.turn():
+            first = len(self._loaded) + 1
+            records = [
+                self._saving("save", first + n, name, packed)
+                for n, (name, packed) in enumerate(part)
+            ]
+            refused = await self.home.save(records)
+            if not refused:
+                for n, (name, packed) in enumerate(part):
+                    note, text = unpack_result(packed)
+                    is_kept = not packed.startswith(NO_VALUE)
+                    said = note.removeprefix("+") if is_kept else packed.removeprefix(NO_VALUE)
+                    fence, value = self._context.fence, text if is_kept else None
+                    self._keep(first + n, StepEntry(name, True, 0, fence, said, value))
+                self._context.base = self._context.failures
+                return
+        # Each alone: what was saved is answered as known, and what a failover took is sent again.
+        for name, packed in part:
+            await self._write("save", name, packed)
 
     # The end.
 

@@ -57,14 +57,6 @@ class Home(Protocol):
         runs to its end."""
         ...
 
-    def beside(self, saving: Coroutine[Any, Any, None]) -> Awaitable[None]:
-        """Start a coroutine that saves entries in Redis, and let the handler go on meanwhile. The worker ends the claim
-        only after the coroutine, which keeps its own error.
-
-        In a ``def`` handler, the method returns when the coroutine has ended, and raises its error.
-        """
-        ...
-
     def ask(self, plan: Callable[[Operations], Plan[T]]) -> Awaitable[T]:
         """Call Redis, and return the result. ``plan`` is a function that takes the calls of the protocol (Operations),
         and returns the plan of one call.

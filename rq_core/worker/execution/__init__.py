@@ -5,7 +5,6 @@ Read ``executor`` first.
 - ``executor``: starts handlers, and decides how their claims end.
 - ``batches``: collects jobs of batch tasks, and runs each batch.
 - ``running``: one claim with its handler.
-- ``homes``: the objects through which the steps of a durable job use its worker.
 - ``saver``: saves the steps of durable jobs.
 - ``parked_boxes``: keeps the saved steps of parked jobs for their next claims.
 - ``lost_entries``: saves entries again that Redis lost before the claims of their jobs could end.

@@ -288,8 +288,6 @@ class Executor:
                     await running.context.steps.home.let_end()
                 if running.over is not None:
                     running.context.raise_if_timed_out()
-            if running.context.steps is not None:
-                running.context.steps.check_saved()
             if running.keeps:
                 running.keep(value)
         except BaseException as error:  # noqa: BLE001 - also SystemExit: only this job has failed

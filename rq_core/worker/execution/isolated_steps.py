@@ -24,7 +24,7 @@ from rq_core.protocol.calls.boxes import NotSaved, SaveAnswer, Saving
 from rq_core.protocol.engine.plan import Plan
 from rq_core.protocol.operations import Operations
 from rq_core.protocol.reads.box_reads import Box
-from rq_core.worker.execution.homes import LoopHome, ThreadHome
+from rq_core.worker.execution.saver import LoopHome, ThreadHome
 
 T = TypeVar("T")
 

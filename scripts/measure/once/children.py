@@ -37,7 +37,7 @@ import click
 import redis
 
 from rq_core import App, durable
-from rq_core.app.durable.child_results import SAVED_MAX
+from rq_core.app.durable.children import SAVED_MAX
 from rq_core.app.durable.items import child_of
 from rq_core.connections.client import Client
 from rq_core.model.durable.children import CHILDREN_MAX, child_id, child_wait, parent_header

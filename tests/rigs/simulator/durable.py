@@ -33,7 +33,7 @@ from rq_core.protocol.reads.box_reads import Box as Loaded
 from rq_core.signals import HandlerSignal, JobCancelled, LeaseLost, Parking
 from rq_core.worker.liveness.heartbeat import BEATS_IN_LEASE
 from tests.rigs.judge.boxes import Box
-from tests.rigs.simulator.strand import Crash, Point, Sleep, Strand
+from tests.rigs.simulator.strand import Point, Sleep, Strand
 
 if TYPE_CHECKING:
     from tests.rigs.simulator.actors import Worker
@@ -139,10 +139,10 @@ class Handler:
         """Run the handler to its end, and note how it ended."""
         self.strand = strand
         with self.worker.seat(strand) as seat:
-            home = self.home(seat)
-            self.context.steps = JobSteps(self.context, home)
+            self.context.steps = JobSteps(self.context, self.home(seat))
+            job = DurableSync(self.context.steps)
             try:
-                self._go(home, DurableSync(self.context.steps))
+                self._handle(job)
                 self.outcome = "complete"
             except Parking as parking:
                 self.outcome, self.waits = "park", ",".join(map(str, parking.waits))
@@ -157,18 +157,6 @@ class Handler:
                 raise AssertionError(f"no member of a box was damaged, and {damage}") from damage
             except Failing as failing:
                 self.outcome, self.known = failing.verdict, self.context.steps.known_beside(())
-
-    def _go(self, home: StrandHome, job: DurableSync) -> None:
-        try:
-            self._handle(job)
-        except Crash:
-            home.drop()
-            raise
-        except BaseException:
-            now(home.let_end())
-            raise
-        now(home.let_end())
-        self.context.steps.check_saved()
 
     def save_again(self, client: Client) -> None:
         """Save the entries that Redis has lost, so that the claim can end."""
@@ -272,8 +260,6 @@ class StrandHome:
         assert seat.client is not None
         self._client = seat.client
         self.calls = StepCalls(Surroundings(), _NO_VALUES, is_async=False)
-        self._beside: Coroutine[Any, Any, None] | None = None
-        """The coroutine that saves entries while the handler goes on."""
 
     def _lease_holds(self) -> bool:
         keeper = self._handler.worker.keeper
@@ -325,27 +311,9 @@ class StrandHome:
         """Await a coroutine that saves entries."""
         return await saving
 
-    async def beside(self, saving: Coroutine[Any, Any, None]) -> None:
-        """Keep a coroutine that saves entries until the handler's next save, or its end."""
-        self._beside = saving
-
-    async def let_end(self) -> None:
-        """Await the coroutine that saves entries beside the handler."""
-        saving, self._beside = self._beside, None
-        if saving is not None:
-            with contextlib.suppress(Exception):  # the steps keep it
-                await saving
-
-    def drop(self) -> None:
-        """Forget the coroutine that saves entries: the worker is dead."""
-        if self._beside is not None:
-            self._beside.close()
-            self._beside = None
-
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Await the save beside the handler: this handler never makes two calls at the same time."""
-        await self.let_end()
+        """Do nothing: this handler never makes two calls at the same time."""
         yield
 
 

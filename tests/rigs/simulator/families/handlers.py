@@ -79,14 +79,14 @@ class FamilyHandler(durable.Handler):
         except errors.AuditBacklogFull:
             return  # The claim is still in force: the worker's next turn settles it again.
 
-    def _go(self, home: durable.StrandHome, job: DurableSync) -> None:
+    def _handle(self, job: DurableSync) -> None:
         try:
-            super()._go(home, job)
+            self._make_calls(job)
         except errors.AuditBacklogFull as refused:
             # As by a worker: the handler fails by the error of the save, and the job is retried.
             raise durable.Failing("retry") from refused
 
-    def _handle(self, job: DurableSync) -> None:
+    def _make_calls(self, job: DurableSync) -> None:
         claim = self.claim
         for number, move in enumerate(calls.moves_of(claim)):
             if number == self.fails_at:

@@ -69,8 +69,8 @@ def test_two_runs_of_a_seed_about_parents_and_children_are_equal_in_every_byte(
 
 # Planted bugs.
 
-_enqueue, _look, _save_beside = JobSteps._enqueue, JobSteps._look, JobSteps._save_beside
-_handle = FamilyHandler._handle
+_enqueue, _look, _save_part = JobSteps._enqueue, JobSteps._look, JobSteps._save_part
+_make_calls = FamilyHandler._make_calls
 
 
 async def _leave_out(steps: JobSteps, launch: str, jobs: Sequence[Any]) -> bool:
@@ -85,7 +85,7 @@ async def _swap(steps: JobSteps, part: Sequence[tuple[str, str]]) -> None:
     if len(part) > 1:
         (one, first), (other, second), *rest = part
         part = [(one, second), (other, first), *rest]
-    await _save_beside(steps, part)
+    await _save_part(steps, part)
 
 
 async def _end_one(steps: JobSteps, places: Sequence[tuple[str, str]]) -> dict[str, Any]:
@@ -110,18 +110,18 @@ def _never(_steps: JobSteps, _launch: str) -> int:
 
 def _return_after_refusal(handler: FamilyHandler, job: Any) -> None:
     with contextlib.suppress(AuditBacklogFull):
-        _handle(handler, job)
+        _make_calls(handler, job)
 
 
 PLANTED: Final[Mapping[str, tuple[Any, str, Any, int, str]]] = {
     "the last child is not enqueued": (JobSteps, "_enqueue", _leave_out, 0, "has enqueued"),
     "each claim has other children": (JobSteps, "_child_id", _of_claim, 0, "no child of any"),
-    "two results are swapped": (JobSteps, "_save_beside", _swap, 0, "got the result of child"),
+    "two results are swapped": (JobSteps, "_save_part", _swap, 0, "got the result of child"),
     "a living child counts as gone": (JobSteps, "_look", _end_one, 0, "server lost nothing"),
     "a cancel leaves the children": (Families, "cancel", _cancel_alone, 9, "was cancelled with"),
     "a parent never looks by itself": (JobSteps, "_pause_ms", _never, 1, "not worked off"),
     "a run whose save is refused succeeds": (
-        FamilyHandler, "_handle", _return_after_refusal, 776, "was completed after maps",
+        FamilyHandler, "_make_calls", _return_after_refusal, 776, "was completed after maps",
     ),
     "the worker of a cancelled parent cancels nobody": (
         ChildEnds, "_cancel", _cancel_nobody, 9, "was cancelled with",
