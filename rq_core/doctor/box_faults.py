@@ -238,10 +238,11 @@ def _first_part(
 
 
 def _false_header(box: LoggedBox, header: str | None, entries: set[int]) -> str | None:
-    """Return a sentence if the box's header counts more entries than the box and the log both have.
+    """Compare the number of entries in a box's header with the entries. Return a sentence if the header's number is
+    larger, and None otherwise.
 
-    Return None if the box and the log have different entries, if the header is missing, or if the log has no entry and
-    may lack some.
+    The header is only compared if the box has the same entries as the log. The function also returns None if there is
+    no header, or if the log has no entry of the box and may be incomplete.
     """
     said, last = header_in(header), box.entries
     is_known = last > 0 or box.is_whole

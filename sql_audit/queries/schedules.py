@@ -378,8 +378,8 @@ def _busy(meanwhile: Sequence[Row[Any]]) -> str:
 
 
 def _began(connection: Connection, queue: str, logged: _Logged) -> str:
-    """Return when the job of a schedule was claimed, or that the log has no claim of it, as a sentence. Return an empty
-    text if it was claimed at once.
+    """Return a sentence about the first claim of a schedule's job: how long the job waited, or that the log has no
+    claim of it. Return an empty text if the job was claimed at once.
     """
     first = connection.execute(_FIRST_CLAIM, {"queue": queue, "job": logged.job_id}).one_or_none()
     if first is None or first.claimed_at_ms is None:

@@ -293,7 +293,7 @@ def test_the_top_command_lists_the_most_urgent_causes_first(
     assert "of them page" not in printed_once
 
 
-def test_the_top_command_without_the_option_audit_shows_the_age_of_the_oldest_event(
+def test_without_an_audit_url_rq_core_top_shows_the_age_of_the_oldest_event(
     cli: CommandLine, client: Client
 ) -> None:
     """Checks a mirror that died days ago. Its operator sees this without the audit database."""

@@ -96,7 +96,7 @@ def lose(seed: Seed, *ids: str, active_ms_ago: int, back_in_ms: int = 0) -> None
     seed.control.hset(seed.keys("meta"), mapping=facts)
 
 
-def test_the_cause_of_lost_jobs_states_for_how_long_no_worker_has_claimed(seed: Seed) -> None:
+def test_the_cause_of_lost_jobs_names_the_time_since_the_last_claim(seed: Seed) -> None:
     lose(seed, "a", active_ms_ago=180_000)
 
     assert said(seed)["RqCoreLeasesOver"] == (

@@ -149,8 +149,8 @@ class Placing:
         """Return the lane (waiting line) into which a claimed job must move, because its producer did not know the
         task's present caps. Return None if ``lane`` has all scopes that count the job now.
 
-        ``lane`` may have further scopes, which are no longer declared. It may also have a key that the producer passed
-        because it lacked the function that computes the key.
+        A lane with further scopes needs no change: these scopes are no longer declared. The lane may also have a key
+        that the producer passed by itself, because it did not have the function that computes the key.
         """
         wanted: list[str] = []
         for source in self.sources:

@@ -92,7 +92,7 @@ class Saver:
         return self if FORK_HEADER not in running.context.headers else ForkSaver(self, running)
 
     async def answer(self, running: Running, call: str, args: Sequence[Any]) -> Any:
-        """Answer an isolated handler's process, which has no connection to Redis. The answer has only types of JSON."""
+        """Answer an isolated handler's process, which has no connection to Redis. The answer can be written as JSON."""
         context = running.context
         if call == "lease":
             # The process of a handler that must stop may not know of that yet.

@@ -231,8 +231,10 @@ class Replacing:
         self._is_enqueued = False
 
     def pass_entry(self, kind: str) -> Iterator[Fault]:
-        """Go to the next outbox entry, of type ``kind``. If this ends the replacing call, yield a fault for each job
-        that was not enqueued.
+        """Go to the next outbox entry, of type ``kind``.
+
+        A call that replaces jobs appends one entry after the other. If this entry belongs to another call, yield a
+        fault for each job of the call that was not enqueued.
         """
         if kind == Event.DISCARDED or (kind == Event.ENQUEUED and not self._is_enqueued):
             self._is_enqueued = kind == Event.ENQUEUED

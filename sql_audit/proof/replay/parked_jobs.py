@@ -99,7 +99,8 @@ def forget_box_put_back(row: EventRow, facts: Facts, record: Record) -> None:
 
 
 def lose(row: EventRow, record: Record) -> Iterator[Fault]:
-    """Remove the lost signal from its job, from an event ``signal_lost``, and yield the event's fault."""
+    """Replay an event ``signal_lost``: remove the signal from the signals of its job. Yield a fault if no such signal
+    waits."""
     facts, mail = facts_in(row[10]), record.mail
     if mail is not None and facts["life"] == record.life and not mail.lose(facts["message"]):
         yield "I21", f"is about signal {facts['message']}, and no such signal waits"

@@ -603,7 +603,7 @@ def test_random_histories_of_remembered_ids_agree_with_the_model(seed: Seed, num
 
 
 @LANES
-def test_a_job_with_the_rule_never_to_wait_is_a_duplicate_if_its_id_is_known_and_otherwise_rejected(
+def test_a_job_that_may_never_wait_is_rejected_unless_its_id_is_known(
     seed: Seed, lane: str
 ) -> None:
     """A parent that runs again sends its children with the rule ``rq_core.app.durable.children.NEVER``. A known child

@@ -73,7 +73,7 @@ def test_a_concurrent_read_that_fails_ends_no_other_read(
     assert unreadable["b"].startswith(why)
 
 
-def test_the_function_exactly_raises_an_error_for_an_unreadable_value() -> None:
+def test_an_unreadable_value_raises_an_error() -> None:
     server = Server(GET=[refused])
 
     with pytest.raises(QueueDamaged):
