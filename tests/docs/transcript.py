@@ -133,14 +133,16 @@ def play(page: Path, directory: Path, *, seconds: float) -> list[str]:
             script += [f"echo '@@ {len(typed)}'", step.line, 'echo "@@ status $?"']
             typed.append(step)
     home = {"HOME": str(directory), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    # A line is written at once and as a whole, as at a terminal. With PYTHONUNBUFFERED its end is a second write, and
-    # the line of another thread can come between.
+    # A line is written at once and as a whole, as at a terminal. With PYTHONUNBUFFERED its end is a second write, also
+    # with line_buffering, and the line of another thread can come between.
     site = directory / ".site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(
         "import sys\nsys.stdout.reconfigure(line_buffering=True)\n", encoding="utf-8"
     )
-    extra = {"PYTHONPATH": str(site), "COLUMNS": "", "USER": "ada", "LOGNAME": "ada"}
+    extra = {
+        "PYTHONPATH": str(site), "PYTHONUNBUFFERED": "", "COLUMNS": "", "USER": "ada", "LOGNAME": "ada",
+    }  # fmt: skip
     done = subprocess.run(
         ["/bin/bash", "-c", "\n".join(script)], cwd=directory, env=os.environ | home | extra,
         capture_output=True, text=True, timeout=seconds, check=False,

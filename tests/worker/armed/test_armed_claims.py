@@ -231,9 +231,13 @@ async def test_a_worker_that_stops_does_not_send_the_claim_that_it_has_prepared(
 
     worker = made(app, transport)
     async with at_work(worker):
+        # The first wait takes the job's token. A token that is left would end the second wait while the worker stops.
+        await wait_until_async(lambda: transport.waiting, "its first claim is prepared")
         await quick.enqueue_async()
         await wait_until_async(lambda: worker.stats.completed == 1, "it is done")
-        await wait_until_async(lambda: transport.waiting, "its claim is prepared")
+        await wait_until_async(
+            lambda: transport.armed == 2 and transport.waiting, "its second claim is prepared"
+        )
         transport.diary.clear()
 
     assert "claim" not in transport.diary
