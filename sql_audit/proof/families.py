@@ -4,7 +4,8 @@ children and waits for their ends.)
 - I24: if a job has saved a child's result, this child has succeeded with this result.
 - I25: no child is lost. Each child that a job has enqueued is in the log of its queue. When a job saves how its
   children have ended, all its children have ended, and the job has saved the result of each child that succeeded. A job
-  does not wait for a child that has ended. A parked job that is due is woken (see :class:`ParkedParents`).
+  does not wait for a child that has ended, or that it has not enqueued. A parked job that is due is woken (see
+  :class:`ParkedParents`).
 
 A fork is a copy of a job, its origin, and has copies of the results of its origin's children. These results are
 compared only if the log has the value of the fork's entry for the ``map``: this value names the origin's box of saved
@@ -151,8 +152,11 @@ class FamilyProof:
         self._find_queues(connection)
         is_whole = self._whole_upto(connection, self._queue) is not None
         if is_whole:
-            for row, says in self._parked.passed:
+            for row, says in (*self._parked.passed, *self._launches.impossible):
                 yield "I25", row, says
+            for launch in self._launches.values():
+                for row, says in launch.beyond():
+                    yield "I25", row, says
         children = positions(self._launches.values())
         while chunk := list(islice(children, CHUNK)):
             logs = _logs_of(connection, [job_id for job_id, _, _ in chunk])

@@ -63,6 +63,9 @@ class Launch:
     life: str
     """The id of the parent job's box, which has the job's saved steps."""
     name: str
+    is_begun: bool = False
+    """True if the log has the event with which the job began to enqueue the children. A launch that a fork has copied
+    was not begun."""
     row: EventRow | None = None
     """The event that says that all children are enqueued; None: the log has no such event."""
     entry: int = 0
@@ -91,6 +94,14 @@ class Launch:
         """True if the launch has enqueued no children."""
         return self.digest == _NO_CHILDREN
 
+    def beyond(self) -> Iterator[tuple[EventRow, str]]:
+        """Yield each wait for a child at a position that the launch does not have, if its number of children is
+        known."""
+        count = len(self.queues)
+        for index, wait in self.waits.items():
+            if index >= count and (count or self.has_none):
+                yield wait.row, f"waits for child {index}, and there are {count}"
+
     @property
     def is_unknown(self) -> bool:
         """True if all children are enqueued, but their number and queues are not known.
@@ -115,6 +126,11 @@ class Launches(dict[tuple[str, str], Launch]):
         super().__init__()
         self.parents: set[str] = set()
         """The ids of the jobs that have begun to enqueue children."""
+        self.impossible: list[tuple[EventRow, str]] = []
+        """The events about children that no worker writes in this order, each with a phrase that says why. They are
+        judged only for boxes whose first entry the log has."""
+        self._whole: set[str] = set()
+        """The ids of the boxes whose first entry the log has."""
         self._by_number: dict[tuple[str, int], Launch] = {}
         """The launches by the id of the job's box and the number of the box's entry that enqueues the children."""
 
@@ -125,6 +141,8 @@ class Launches(dict[tuple[str, str], Launch]):
         with suppress(KeyError, ValueError, TypeError, AttributeError, RecursionError):
             facts = facts_in(row[10])
             name, is_saved = facts["name"], row[4] == _SAVED
+            if facts["entry"] == 1:
+                self._whole.add(facts["life"])
             if name.startswith(MAP_PREFIX):
                 self._read_launch(row, facts, name.removeprefix(MAP_PREFIX), is_saved)
             elif not is_saved:
@@ -150,7 +168,9 @@ class Launches(dict[tuple[str, str], Launch]):
         self.parents.add(row[6])
         launch.entry = facts["entry"]
         self._by_number[launch.life, launch.entry] = launch
-        if is_saved:
+        if not is_saved:
+            launch.is_begun = True
+        else:
             launch.row, launch.digest = row, str(facts.get("digest"))
             value = facts.get("value")
             if value is None:
@@ -158,15 +178,30 @@ class Launches(dict[tuple[str, str], Launch]):
             made_of = life_of_children(value, launch.life)
             if made_of == launch.life:
                 launch.queues = read_queues(value)
+            elif launch.is_begun:
+                says = f"names the children of box {made_of}, and this job has enqueued children of its own"
+                self._add_impossible(row, launch.life, says)
             else:
                 # The children are those of another launch. Only the results that the fork has copied are compared.
                 launch.made_of = made_of
 
     def _read_wait(self, row: EventRow, facts: Mapping[str, Any], name: str) -> None:
         place = read_child_wait(name)
-        launch = None if place is None else self._by_number.get((facts["life"], place[0]))
-        if launch is not None and place is not None:
-            launch.waits[place[1]] = WaitForChild(row, OutboxId.parse(facts["fence"]))
+        if place is None:
+            return
+        number, index = place
+        launch = self._by_number.get((facts["life"], number))
+        if launch is None or launch.row is None:
+            says = (
+                f"waits for child {index} of entry {number}, which has enqueued no children before"
+            )
+            self._add_impossible(row, facts["life"], says)
+        if launch is not None:
+            launch.waits[index] = WaitForChild(row, OutboxId.parse(facts["fence"]))
+
+    def _add_impossible(self, row: EventRow, life: str, says: str) -> None:
+        if life in self._whole:
+            self.impossible.append((row, says))
 
     def unknown(self) -> list[Launch]:
         """Return the launches whose children's number and queues are not known yet."""

@@ -403,13 +403,15 @@ def test_an_invalid_signal_is_refused_before_a_call_is_sent_to_redis(
         durable_sync().wait("approval", Approval)
 
     handle = order.enqueue()
-    for name, value, key in (
+    invalid: tuple[tuple[str, Any, Any], ...] = (
         ("no name", 1, ""),
         ("a" * 59, 1, ""),
         ("a", object(), ""),
         ("a", "x" * 65_536, ""),
         ("a", 1, "no key"),
-    ):
+        ("a", 1, None),
+    )
+    for name, value, key in invalid:
         with pytest.raises(InvalidOption):
             app.signal(handle, name, value, key=key)
     with pytest.raises(NotSignalled):

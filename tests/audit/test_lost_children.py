@@ -318,7 +318,83 @@ def test_verify_finds_the_result_of_a_child_that_sql_says_was_not_enqueued(
     mirror(of, database)
     forge_digest(database, digest_of(pack_queue(None, 0)))
 
-    assert [f"saves the result of child {n}, and there are 0" for n in range(2)] == lost(database)
+    results = [f"saves the result of child {n}, and there are 0" for n in range(2)]
+    assert ["waits for child 2, and there are 0", *results] == lost(database)
+
+
+def edit(
+    database: Database, kind: str, name: str, change: Callable[[dict[str, Any]], object]
+) -> None:
+    """Change the facts of the first event of a type about the entry with this name in SQL."""
+    query = (
+        "SELECT detail FROM job_event WHERE type = :kind AND detail LIKE :like ORDER BY epoch, seq"
+    )
+    with lying(database) as liar:
+        values = {"kind": kind, "like": f'%"{name}"%'}
+        said = liar.execute(text(query), values).scalars().first()
+        facts = json.loads(said)
+        change(facts)
+        liar.execute(
+            text("UPDATE job_event SET detail = :detail WHERE detail = :said"),
+            {"detail": json.dumps(facts, separators=(",", ":")), "said": said},
+        )
+    forge_chain(database)
+
+
+def _names_another_box(facts: dict[str, Any]) -> None:
+    value = json.dumps({"count": COUNT, "queue": PARTS, "life": "00000000000000aa"})
+    facts |= {"value": value, "bytes": len(value), "digest": digest_of(value)}
+
+
+LAST_WAIT: Final = f"rq_core.child.1.{COUNT - 1}"
+LIES: Final[Mapping[str, tuple[str, str, Callable[[dict[str, Any]], object], str]]] = {
+    "as a fork copies it": (
+        "step_saved", "map:pages", _names_another_box, "names the children of box 00000000000000aa",
+    ),
+    "of fewer children": (
+        "step_saved", "map:pages", lambda facts: facts.update(digest=digest_of(pack_queue(PARTS, 2))),
+        "waits for child 2, and there are 2",
+    ),
+    "as another step": (
+        "step_saved", "map:pages", lambda facts: facts.update(name="others"),
+        "waits for child 2 of entry 1, which has enqueued no children before",
+    ),
+    "waited for as those of another entry": (
+        "step_begun", LAST_WAIT, lambda facts: facts.update(name="rq_core.child.9.2"),
+        "waits for child 2 of entry 9, which has enqueued no children before",
+    ),
+}  # fmt: skip
+"""What SQL says falsely about the children of a job: the event's type, the entry's name, the change, and what verify
+says."""
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_verify_finds_children_that_sql_describes_falsely(
+    of: Family, database: Database, lie: str
+) -> None:
+    run_family(of)
+    mirror(of, database)
+    kind, name, change, says = LIES[lie]
+    edit(database, kind, name, change)
+
+    assert [each for each in lost(database) if says in each]
+
+
+@pytest.mark.parametrize("name", ["pages=0", "pages=join"])
+def test_verify_finds_a_result_of_a_child_that_ends_as_a_wait_does(
+    of: Family, database: Database, name: str
+) -> None:
+    run_family(of)
+    mirror(of, database)
+    edit(
+        database,
+        "step_saved",
+        name,
+        lambda facts: [facts.update(digest="over"), facts.pop("bytes"), facts.pop("value", None)],
+    )
+
+    says = "ends as a wait or a sleep does, and no wait has such a name"
+    assert ("I20", says) in found(database)
 
 
 def test_verify_finds_a_child_that_sql_does_not_have(of: Family, database: Database) -> None:

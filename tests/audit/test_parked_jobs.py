@@ -231,6 +231,11 @@ def woken_early(log: MemoryWriter, _: str) -> None:
     wake(log, by="w-2")
 
 
+def woken_by_its_timeout_for_a_reason(log: MemoryWriter, _: str) -> None:
+    log.now_ms = UNTIL
+    log.jobs("woken", ["a", None], by="w-2", why="because")
+
+
 def woken_for_nothing(log: MemoryWriter, _: str) -> None:
     send(log, 1, "other")
     wake(log, 2)
@@ -389,6 +394,10 @@ def step_without_a_value_that_has_bytes(log: MemoryWriter, _: str) -> None:
         (same_key_taken_twice, ("I21", "is signal 2, the one before was 1")),
         (sent_again_after_its_take, ("I21", "is sent with the key k, which came before")),
         (woken_early, ("I23", "is woken without a signal at")),
+        (
+            woken_by_its_timeout_for_a_reason,
+            ("I23", "is woken without a signal, and for a reason: because"),
+        ),
         (woken_for_nothing, ("I23", "is woken for entry 2, and no signal ok waits")),
         (woken_for_another_entry, ("I23", "is woken for entry 1, for which the job does not wait")),
         (

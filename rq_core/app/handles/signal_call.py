@@ -48,7 +48,7 @@ def sending_of_json(job_id: str, name: str, value_json: str, key: str = "") -> S
     return Sending(job_id, name, key, value_json)
 
 
-def _check(name: Any, key: str) -> None:
+def _check(name: Any, key: Any) -> None:
     """Raise InvalidOption for an invalid name or an invalid key of a signal."""
     if not isinstance(name, str) or not re.fullmatch(SIGNAL_PATTERN, name):
         raise InvalidOption.of(
@@ -58,8 +58,9 @@ def _check(name: Any, key: str) -> None:
         raise InvalidOption.of(
             "name", name, f"must not begin with {prefix!r}, as only rq-core's own entries do"
         )
-    if key and not re.fullmatch(KEY_PATTERN, key):
-        raise InvalidOption.of("key", key, "must be 1 to 128 of the characters A-Z a-z 0-9 _ . : -")
+    if key != "" and not (isinstance(key, str) and re.fullmatch(KEY_PATTERN, key)):
+        why = "must be 1 to 128 of the characters A-Z a-z 0-9 _ . : -, or empty for a signal without a key"
+        raise InvalidOption.of("key", key, why)
 
 
 def outcome_of(queue: str, record: Sending, sent: Sent) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from rq_core.model.durable.boxes import KEY_PATTERN, OVER, SIGNAL_PATTERN, signal_of
+from rq_core.model.durable.boxes import KEY_PATTERN, MAP_PREFIX, OVER, SIGNAL_PATTERN, signal_of
 from rq_core.model.lib.text import bytes_of
 from rq_core.model.outcome import REASONS
 from rq_core.model.table.machine import Event, State
@@ -160,6 +160,8 @@ def end_wait(
     if is_again:
         return
     is_answer = facts.get("message") is not None or facts.get("digest") == OVER
+    if is_answer and ("=" in name or name.startswith(MAP_PREFIX)):
+        yield "I20", "ends as a wait or a sleep does, and no wait has such a name"
     if was_begun and waiting is None and is_answer and not is_older(facts.get("fence"), row[1]):
         yield "I20", "ends as a wait or a sleep does, and was begun as a step"
     if facts.get("message") is not None:
@@ -256,6 +258,8 @@ def judge_wake(facts: Facts, record: Record, row: EventRow) -> Iterator[Fault]:
         record.due is None or record.due > row[5]
     ):
         yield "I23", f"is woken without a signal at {row[5]}, and is due at {record.due}"
+    if cause is None and facts.get("why") is not None:
+        yield "I23", f"is woken without a signal, and for a reason: {facts['why']}"
 
 
 def _asked(row: EventRow) -> str:
