@@ -364,8 +364,8 @@ LIES: Final[Mapping[str, tuple[str, str, Callable[[dict[str, Any]], object], str
         "waits for child 2 of entry 9, which has enqueued no children before",
     ),
 }  # fmt: skip
-"""What SQL says falsely about the children of a job: the event's type, the entry's name, the change, and what verify
-says."""
+"""Lies that SQL tells about the children of a job: the event's type, the entry's name, the change, and the words of
+verify."""
 
 
 @pytest.mark.parametrize("lie", LIES)

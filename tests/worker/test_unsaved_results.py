@@ -22,7 +22,7 @@ ORDERS, PAGES = "crew", "pages"
 ONCE = RetryPolicy(max_attempts=1)
 TWICE = RetryPolicy(max_attempts=2, base=0.01)
 ENDS: list[str] = []
-"""How the transactions of this module have ended."""
+"""The ends of the transactions of this module, in order."""
 
 
 async def transaction() -> AsyncIterator[str]:
