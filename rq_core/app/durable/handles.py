@@ -236,7 +236,10 @@ def _steps_of(call: str, job: JobContext, *, is_async: bool) -> JobSteps:
     if job.home is None:
         raise NotDurable(call=call, why=job.why_no_steps)
     if job.steps is None:
-        job.steps = JobSteps(job, job.home())
+        home = job.home(job)
+        if home is None:
+            raise NotDurable(call=call, why=job.why_ended)
+        job.steps = JobSteps(job, home)
     found: JobSteps = job.steps
     if found.home.is_async is not is_async:
         other = "durable_sync()" if is_async else "durable()"

@@ -86,7 +86,7 @@ def flow_task(app: Producer, tasks: Mapping[str, Task[..., Any]], queue: str) ->
             made = graph_of(graph)
         except ValueError as error:
             raise GiveUp(str(error)) from None
-        context.steps = steps = FlowSteps(context, context.home(), app, tasks, made, kept)
+        context.steps = steps = FlowSteps(context, context.home(context), app, tasks, made, kept)
         return await steps.result()
 
     options = JobOptions(queue, max_attempts=RETRY.max_attempts, keep_ms=KEEP_MS)

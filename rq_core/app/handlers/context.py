@@ -39,6 +39,8 @@ class JobContext:
         "no worker saves the steps of this handler: jobs of job_running() have none"
     )
     """The reason in the NotDurable that ``durable()`` raises if the handler's context has no ``home``."""
+    why_ended: ClassVar[str] = "the handler has ended"
+    """The reason in the NotDurable that ``durable()`` raises if ``home`` returns None."""
 
     def __init__(
         self,
@@ -88,8 +90,9 @@ class JobContext:
         self._timeout = 0.0
         self._over: float | None = None
         self.home: Any = None
-        """A function that returns a Home: the part of the worker that saves the steps of a durable job. The worker sets
-        this attribute. None if no worker saves steps for this handler."""
+        """A function that takes this context, and returns a Home: the part of the worker that saves the steps of a
+        durable job. It returns None if the handler has ended. The worker sets this attribute. None if no worker saves
+        steps for this handler."""
         self.steps: Any = None
         """The steps of a durable job; None until they are first used."""
         self.shows: Any = None

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Final
 
 from rq_core.app.handlers import context as job_context
@@ -49,7 +48,7 @@ from rq_core.signals import (
 )
 from rq_core.worker.execution.process_pool import IsolationPool, Raised
 from rq_core.worker.execution.running import Running, call_sync
-from rq_core.worker.execution.saver import Saver
+from rq_core.worker.execution.saver import LoopHome, Saver, ThreadHome
 from rq_core.worker.execution.shows import Shows
 from rq_core.worker.execution.threads import Threads
 from rq_core.worker.execution.time_limits import TimeLimits, has_begun, start_task
@@ -101,6 +100,9 @@ class Executor:
         ``saver`` saves the steps of durable jobs. ``shows`` sends jobs' progress, and the chunks of their streams.
         """
         self._saver, self._shows = saver, shows
+        # One function for all handlers: a function for each would refer to its job, and the job to the function. Python
+        # frees such a cycle only by a search through all objects.
+        self._home = None if saver is None else self._home_of
         self._tasks, self._worker = tasks, worker
         self._timeout = timeout
         self._on_settlement, self._on_free = on_settlement, on_free
@@ -189,10 +191,7 @@ class Executor:
             running.begun = False
             running.handler = start_task(self._run_isolated(self._pool, running))
             return
-        if self._saver is not None:
-            self._saver.loop = asyncio.get_running_loop()
-            # Most handlers have no steps, and make none of it.
-            running.context.home = partial(self._saver.home, running, self.end, self._resources)
+        running.context.home = self._home
         if task.steps or self._surroundings.arounds:
             running.function = self._surroundings.wrap(task, running.context, self._resources)
         if task.is_async:
@@ -200,7 +199,16 @@ class Executor:
         else:
             self._launch_thread(running)
 
+    def _home_of(self, context: JobContext) -> LoopHome | ThreadHome | None:
+        """Return the object through which a handler's steps use the worker, or None if the handler has ended."""
+        running = self.running.get((context.queue, context.id, context.fence))
+        if running is None or self._saver is None:
+            return None
+        return self._saver.home(running, self.end, self._resources)
+
     def _launch_thread(self, running: Running) -> None:
+        if self._saver is not None:
+            self._saver.loop = asyncio.get_running_loop()
         self._begin_time(running)
         try:
             self._threads.submit(running)

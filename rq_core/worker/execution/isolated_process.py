@@ -155,9 +155,7 @@ def _carry_out(
         task = _task_at(*request["place"])
         arguments = task.arguments.load(request["args"])
         send(json.dumps(BEGUN).encode())
-        running.context.home = partial(
-            asking.home, running.context, task, running.resources, request["kept"]
-        )
+        running.context.home = partial(asking.home, task, running.resources, request["kept"])
         running.context.shows = shows
         function, around = task.function, task.app.surroundings
         if task.steps or around.arounds:

@@ -59,7 +59,7 @@ class PipeQuestions:
             answer.set_result(message["found"])
 
     def home(
-        self, context: JobContext, task: Task[Any, Any], resources: ProcessValues, kept: str
+        self, task: Task[Any, Any], resources: ProcessValues, kept: str, context: JobContext
     ) -> LoopHome | ThreadHome:
         """Return the object through which the steps of this process' handler use the worker. ``kept`` says how much of
         a step's value the audit log keeps: ``digest`` or ``full``.
