@@ -22,27 +22,21 @@ in a queue whose log is not in this database or has gaps.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import islice, takewhile
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, bindparam, text
 
 from rq_core.model.durable.children import CHILDREN_MAX, KEEP_MS
-from rq_core.model.table.effects import target
-from rq_core.model.table.machine import Event, State
+from rq_core.model.table.machine import Event
+from sql_audit.proof.child_logs import MARGIN_MS, ChildLog, WholeLogs, logs_of, was_deleted
 from sql_audit.proof.event_details import facts_in
 from sql_audit.proof.launches import Launch, Launches, SavedItem, fill_queues, positions
 from sql_audit.store.job_rows import EventRow
 
-MARGIN_MS: Final = 60_000
-"""Assumed maximum difference in ms between the clocks of two Redis servers.
-
-A child's log may lack an event that must come before an event of its parent. This is a fault only if the child's log
-continues for more than this many ms after the parent's event."""
 PASSES_MAX: Final = 1_000
 """Number of calls that claim jobs without waking a parked job that is due, from which on this is a violation. Fewer
 calls prove nothing: a call wakes only the first 250 jobs and rates that are due, and the log does not show which rates
@@ -50,69 +44,27 @@ are due."""
 CHUNK: Final = 500
 """Number of children that one query reads."""
 
-_ENDS: Final = ("succeeded", "died", "cancelled", "expired", "pruned", "removed", "replaced")
-_CHILDREN: Final = text(
-    "SELECT job_id, queue, type, at_ms, detail FROM job_event WHERE job_id IN :ids AND type IN :types"
-    " ORDER BY queue, epoch, seq, ordinal"
-).bindparams(
-    bindparam("ids", expanding=True),
-    bindparam("types", ("enqueued", "requeued", "lease_expired", *_ENDS), expanding=True),
-)
 _QUEUES: Final = text(
     "SELECT job_id, queue FROM job_event WHERE job_id IN :ids AND type = 'enqueued'"
 ).bindparams(bindparam("ids", expanding=True))
 _ALL_QUEUES: Final = text("SELECT queue FROM mirror_cursor ORDER BY queue")
-_WHOLE: Final = text(
-    "SELECT c.at_ms FROM mirror_cursor c WHERE c.queue = :queue"
-    " AND NOT EXISTS (SELECT 1 FROM mirror_loss l WHERE l.queue = c.queue)"
-    " AND NOT EXISTS (SELECT 1 FROM mirror_prune p WHERE p.queue = c.queue)"
-    " AND NOT EXISTS (SELECT 1 FROM quarantine q WHERE q.queue = c.queue)"
-    " AND (SELECT COUNT(*) FROM mirror_epoch e WHERE e.queue = c.queue) = 1"
-)
-_DELETED: Final = text(
-    "SELECT 1 FROM job_event WHERE job_id IS NULL AND queue = :queue AND type = 'queue_deleted' LIMIT 1"
-)
 _AT: Final = text(
     "SELECT at_ms FROM job_event WHERE queue = :queue AND epoch = :epoch AND seq = :seq LIMIT 1"
 )
-_SET_BACK: Final = text(
-    "SELECT 1 FROM (SELECT at_ms, LAG(at_ms) OVER (ORDER BY epoch, seq, ordinal) AS before_ms FROM job_event"
-    " WHERE queue = :queue) AS events WHERE at_ms < before_ms - :margin LIMIT 1"
-)
-
 Wrong = tuple[str, EventRow, str]
 """A violation: the number of the invariant, the event, and a phrase that continues a sentence about the event."""
 
 
-@dataclass(slots=True)
-class ChildLog:
-    """The events of one child in the log of the child's queue."""
+class _Found(NamedTuple):
+    """A contradiction between an event of a parent and the log of its child."""
 
-    queue: str
-    begun: int = 0
-    """Number of times that the child was enqueued or requeued."""
-    ends: list[int] = field(default_factory=list)
-    """Unix ms of each end of the child."""
-    succeeded: int = 0
-    """How many of the ends in ``ends`` are successes."""
-    digests: dict[Any, int] = field(default_factory=dict)
-    """The Unix ms at which the child first succeeded with a result, by the digest of the result."""
-
-    def add(self, kind: str, at_ms: int, detail: str | None) -> None:
-        """Add an event of the child."""
-        if kind in (Event.ENQUEUED, Event.REQUEUED):
-            self.begun += 1
-        elif kind == Event.SUCCEEDED:
-            self.ends.append(at_ms)
-            self.succeeded += 1
-            self.digests.setdefault(facts_in(detail).get("value_digest"), at_ms)
-        elif target(Event(kind), facts_in(detail)) in (None, State.DEAD):
-            self.ends.append(at_ms)
-
-    @property
-    def ended_once_ms(self) -> int | None:
-        """Unix ms of the child's end. None if it has not ended, has ended more than once, or was requeued."""
-        return self.ends[0] if self.begun == len(self.ends) == 1 else None
+    invariant: str
+    row: EventRow
+    """The event of the parent."""
+    says: str
+    """A phrase that continues a sentence about the event."""
+    is_absence: bool = False
+    """True if the child's log lacks an event. While its mirror is behind, every log lacks events."""
 
 
 class FamilyProof:
@@ -124,13 +76,10 @@ class FamilyProof:
         self._queue = queue
         self._launches = Launches()
         self._parked = ParkedParents(self._launches.parents)
-        self._whole: dict[str, int | None] = {}
-        """By queue: the time (Unix ms) up to which SQL has every event of the queue; None if SQL may lack events."""
-        self._set_back: dict[str, bool] = {}
-        """By queue: True if the clock of its Redis server was set back by more than MARGIN_MS."""
+        self._logs = WholeLogs()
         self.unproved: dict[tuple[str, str], tuple[EventRow, str]] = {}
         """By box id of a job and name of its launch (a call of ``map`` or ``run``): why nothing is proved about the
-        children, and the event that says that all of them are enqueued. Complete after :meth:`wrong`."""
+        children, and the event of the job that is not proved. Complete after :meth:`wrong`."""
         read, parked = self._launches.read, self._parked
         self._steps: dict[str, Callable[[EventRow], None]] = {
             "step_saved": read,
@@ -150,8 +99,9 @@ class FamilyProof:
     def wrong(self, connection: Connection) -> Iterator[Wrong]:
         """Yield each event of the queue that violates I24 or I25, judged by the logs of the children's queues, too."""
         self._find_queues(connection)
-        is_whole = self._whole_upto(connection, self._queue) is not None
+        is_whole = self._logs.whole_upto(connection, self._queue) is not None
         if is_whole:
+            # A whole log begins with its queue, so it has the begin of each launch.
             for row, says in (*self._parked.passed, *self._launches.impossible):
                 yield "I25", row, says
             for launch in self._launches.values():
@@ -159,83 +109,92 @@ class FamilyProof:
                     yield "I25", row, says
         children = positions(self._launches.values())
         while chunk := list(islice(children, CHUNK)):
-            logs = _logs_of(connection, [job_id for job_id, _, _ in chunk])
+            logs = logs_of(connection, [job_id for job_id, _, _ in chunk])
             for job_id, launch, index in chunk:
-                log = logs.get(job_id)
+                by_queue = logs.get(job_id, {})
+                item = launch.items.get(index)
                 queue = launch.queues[index] if index < len(launch.queues) else None
-                if log is not None and queue in (None, log.queue):
-                    yield from self._item(connection, job_id, launch.items.get(index), log)
+                log = _log_of(by_queue, item) if queue is None else by_queue.get(queue)
+                if item is not None and log is not None:
+                    found = _item(job_id, item, log)
+                    yield from self._judged(connection, launch, log.queue, found)
                 if queue is not None:
-                    for wrong in self._child(connection, job_id, launch, index, log):
-                        if self._clocks_agree(connection, queue):
-                            yield wrong
-                elif log is not None and launch.is_unknown:
-                    self._note(connection, job_id, launch, log.queue)
+                    found = self._child(connection, job_id, launch, index, log)
+                    yield from self._judged(connection, launch, queue, found)
+                elif by_queue and launch.is_unknown:
+                    self._note(connection, job_id, launch, min(by_queue))
                 elif (
                     # A step with a key may have the name of a result, but no child then has the computed id.
-                    (launch.queues or (launch.has_none and log is not None))
+                    item is not None
+                    and (launch.queues or (launch.has_none and log is not None))
                     and is_whole
-                    and launch.items[index].entry > launch.entry
+                    and item.entry > launch.entry
                 ):
                     count = len(launch.queues)
-                    row = launch.items[index].row
-                    yield "I25", row, f"saves the result of child {index}, and there are {count}"
+                    yield (
+                        "I25",
+                        item.row,
+                        f"saves the result of child {index}, and there are {count}",
+                    )
 
-    def _item(
-        self, connection: Connection, child: str, item: SavedItem | None, log: ChildLog
+    def _judged(
+        self, connection: Connection, launch: Launch, queue: str, found: Iterator[_Found]
     ) -> Iterator[Wrong]:
-        """Check that a child has succeeded with the result that its parent has saved (I24)."""
-        upto_ms = self._whole_upto(connection, log.queue)
-        if item is None or item.digest is None or upto_ms is None:
+        """Yield the contradictions that are violations. Note those that the log of the children's queue does not
+        prove.
+        """
+        upto_ms = self._logs.whole_upto(connection, queue)
+        if upto_ms is None:
             return
-        first_ms = log.digests.get(item.digest)
-        if first_ms is not None:
-            if first_ms > item.row[5] + MARGIN_MS and self._clocks_agree(connection, log.queue):
-                late_ms = first_ms - item.row[5]
-                says = f"saves the result of child {child}, which succeeded {late_ms} ms later"
-                yield "I24", item.row, says
-        elif log.succeeded:
-            says = f"saves digest {item.digest}, and child {child} did not succeed with it"
-            yield "I24", item.row, says
-        elif upto_ms > item.row[5] + MARGIN_MS:
-            yield "I24", item.row, f"saves the result of child {child}, which did not succeed"
+        for invariant, row, says, is_absence in found:
+            if upto_ms <= row[5] + MARGIN_MS:
+                if not is_absence:
+                    why = f"the log of queue {queue} ends at {upto_ms}, and later events may explain it"
+                    self._doubt(launch, row, f"{says}: {why}")
+            elif self._logs.clocks_agree(connection, self._queue, queue):
+                yield invariant, row, says
+            else:
+                why = f"a clock of these queues was set back by more than {MARGIN_MS // 1000} s"
+                self._doubt(launch, row, f"{says}, if the times of the events are right: {why}")
+
+    def _doubt(self, launch: Launch, row: EventRow, says: str) -> None:
+        self.unproved.setdefault((launch.life, launch.name), (row, f"job {row[6]} {says}"))
 
     def _child(
         self, connection: Connection, child: str, launch: Launch, index: int, log: ChildLog | None
-    ) -> Iterator[Wrong]:
-        """Check the parent's events about one child against the child's log (I25: no child is lost)."""
+    ) -> Iterator[_Found]:
+        """Compare the parent's events about one child with the child's log (I25: no child is lost)."""
         queue, row, join = launch.queues[index], launch.row, launch.join
-        upto_ms = self._whole_upto(connection, queue)
-        if upto_ms is None or row is None:
+        if row is None:
             return
-        if log is None or log.queue != queue:
-            if upto_ms > row[5] + MARGIN_MS:
-                says = f"has enqueued child {child}, which the log of queue {queue} does not have"
-                yield "I25", row, says
+        if log is None:
+            says = f"has enqueued child {child}, which the log of queue {queue} does not have"
+            yield _Found("I25", row, says, is_absence=True)
             return
         if join is not None and index not in launch.items:
             if not any(at_ms <= join[5] + MARGIN_MS for at_ms in log.ends):
-                if upto_ms > join[5] + MARGIN_MS:
-                    yield "I25", join, f"says how all children have ended, and {child} has not"
+                says = f"says how all children have ended, and {child} has not"
+                yield _Found("I25", join, says, is_absence=True)
             elif log.succeeded == len(log.ends) and self._was_known(connection, log, join):
-                yield "I25", join, f"leaves out the result of child {child}, which has succeeded"
+                says = f"leaves out the result of child {child}, which has succeeded"
+                yield _Found("I25", join, says)
         wait, ended_ms = launch.waits.get(index), log.ended_once_ms
         if wait is None or ended_ms is None or ended_ms + MARGIN_MS >= wait.row[5]:
             return
         # In a run that has enqueued the children itself, a flow waits for them before it reads their ends.
         fence = wait.fence
-        if tuple(row[1:3]) < fence and self._whole_upto(connection, self._queue) is not None:
+        if tuple(row[1:3]) < fence and self._logs.whole_upto(connection, self._queue) is not None:
             at = {"queue": self._queue, "epoch": fence.epoch, "seq": fence.seq}
             claimed_ms = connection.execute(_AT, at).scalar_one_or_none()
             if claimed_ms is not None and ended_ms + MARGIN_MS < claimed_ms:
                 says = f"waits for child {child}, which has ended {claimed_ms - ended_ms} ms before the claim began"
-                yield "I25", wait.row, says
+                yield _Found("I25", wait.row, says)
 
     def _note(self, connection: Connection, child: str, launch: Launch, queue: str) -> None:
         """Note that nothing is proved about a launch: the digest of its children's number and queues does not fit the
         children in the log.
         """
-        row, upto_ms = launch.row, self._whole_upto(connection, queue)
+        row, upto_ms = launch.row, self._logs.whole_upto(connection, queue)
         # The log of another queue, with other children, may be behind.
         if row is not None and upto_ms is not None and upto_ms > row[5] + MARGIN_MS:
             says = (
@@ -245,13 +204,17 @@ class FamilyProof:
             self.unproved.setdefault((launch.life, launch.name), (row, says))
 
     def _was_known(self, connection: Connection, log: ChildLog, join: EventRow) -> bool:
-        """Return True if Redis certainly still remembered a child's success when the parent saved the event ``join``,
-        which says how its children ended.
+        """Return True if Redis still remembered a child's success when the parent saved the event ``join``, which says
+        how its children ended.
+
+        Redis remembers a job that a worker has run until KEEP_MS after the job's enqueue. Later, it forgets the success
+        if it needs the room.
         """
         return (
-            join[5] - min(log.ends) < KEEP_MS - MARGIN_MS
-            and self._whole_upto(connection, self._queue) is not None
-            and connection.execute(_DELETED, {"queue": log.queue}).scalar_one_or_none() is None
+            log.enqueued_ms is not None
+            and join[5] - log.enqueued_ms < KEEP_MS - MARGIN_MS
+            and self._logs.whole_upto(connection, self._queue) is not None
+            and not was_deleted(connection, log.queue, min(log.ends), join[5])
         )
 
     def _find_queues(self, connection: Connection) -> None:
@@ -259,23 +222,27 @@ class FamilyProof:
         launches.
         """
         launches = self._launches.unknown()
-        first = dict(_chunked(connection, _QUEUES, [launch.child(0) for launch in launches]))
+        # Several queues may have a job with the id of a child: a later run may have enqueued it in another queue.
+        first: dict[str, list[str]] = {}
+        for job_id, queue in _chunked(connection, _QUEUES, [each.child(0) for each in launches]):
+            first.setdefault(job_id, []).append(queue)
         by_queue: dict[str, list[Launch]] = {}
-        absent: list[Launch] = []
         for launch in launches:
-            queue = first.get(launch.child(0))
-            (absent if queue is None else by_queue.setdefault(queue, [])).append(launch)
+            for queue in first.get(launch.child(0), ()):
+                by_queue.setdefault(queue, []).append(launch)
         for queue, found in by_queue.items():
-            fill_queues(found, queue)
-            for launch in found:
+            fill_queues([each for each in found if not each.queues], queue)
+        for launch in launches:
+            queues = first.get(launch.child(0))
+            if queues and not launch.queues:
+                self._find_mixed(connection, launch)
                 if not launch.queues:
-                    self._find_mixed(connection, launch)
-                if not launch.queues:
-                    self._note(connection, launch.child(0), launch, queue)
+                    self._note(connection, launch.child(0), launch, min(queues))
         # The log may have lost the first child, or the children's queue is not in this database.
+        absent = [each for each in launches if each.child(0) not in first]
         if absent:
             for queue in connection.execute(_ALL_QUEUES).scalars().all():
-                if self._whole_upto(connection, queue) is not None:
+                if self._logs.whole_upto(connection, queue) is not None:
                     fill_queues([each for each in absent if not each.queues], queue)
 
     def _find_mixed(self, connection: Connection, launch: Launch) -> None:
@@ -289,23 +256,6 @@ class FamilyProof:
                 break
         if launch.fits(queues):
             launch.queues = queues
-
-    def _clocks_agree(self, connection: Connection, queue: str) -> bool:
-        """Return whether the times of the events in ``queue`` can be compared with those in the parents' queue.
-
-        This reads both logs, so it is called only to confirm a violation.
-        """
-        for each in (self._queue, queue):
-            if each not in self._set_back:
-                values = {"queue": each, "margin": MARGIN_MS}
-                found = connection.execute(_SET_BACK, values).scalar_one_or_none()
-                self._set_back[each] = found is not None
-        return not self._set_back[self._queue] and not self._set_back[queue]
-
-    def _whole_upto(self, connection: Connection, queue: str) -> int | None:
-        if queue not in self._whole:
-            self._whole[queue] = connection.execute(_WHOLE, {"queue": queue}).scalar_one_or_none()
-        return self._whole[queue]
 
 
 class ParkedParents:
@@ -370,20 +320,31 @@ class ParkedParents:
                 self.passed.append((row, says))
 
 
-def _logs_of(connection: Connection, ids: Sequence[str]) -> dict[str, ChildLog]:
-    """Return the events of these children, by the child's id.
-
-    If several queues have a job with the same id, only the last queue counts: a producer must have chosen the id of a
-    child on purpose.
+def _log_of(by_queue: Mapping[str, ChildLog], item: SavedItem | None) -> ChildLog | None:
+    """Return the log of a child whose queue is unknown, from those of all jobs with its id. If there are several, only
+    one with a success that fits the saved result is returned, or None.
     """
-    found: dict[str, ChildLog] = {}
-    for job_id, queue, kind, at_ms, detail in connection.execute(_CHILDREN, {"ids": ids}):
-        if job_id not in found or found[job_id].queue != queue:
-            found[job_id] = ChildLog(queue)
-        with suppress(KeyError, ValueError, TypeError, AttributeError, RecursionError):
-            # The replay of the child's queue reports an event that cannot be read.
-            found[job_id].add(kind, at_ms, detail)
-    return found
+    if len(by_queue) > 1:
+        fits = (each for each in by_queue.values() if item is not None and each.has(item.digest))
+        return next(fits, None)
+    return next(iter(by_queue.values()), None)
+
+
+def _item(child: str, item: SavedItem, log: ChildLog) -> Iterator[_Found]:
+    """Check that a child has succeeded with the result that its parent has saved (I24)."""
+    row, digest = item.row, item.digest
+    first_ms = log.first_success_ms if digest is None else log.digests.get(digest)
+    if first_ms is not None:
+        if first_ms > row[5] + MARGIN_MS:
+            late_ms = first_ms - row[5]
+            says = f"saves the result of child {child}, which succeeded {late_ms} ms later"
+            yield _Found("I24", row, says)
+    elif log.succeeded:
+        says = f"saves digest {digest}, and child {child} did not succeed with it"
+        yield _Found("I24", row, says)
+    else:
+        says = f"saves the result of child {child}, which did not succeed"
+        yield _Found("I24", row, says, is_absence=True)
 
 
 def _chunked(connection: Connection, query: Any, ids: Sequence[str]) -> Iterator[Any]:

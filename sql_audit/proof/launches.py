@@ -24,11 +24,14 @@ from rq_core.model.durable.children import (
     read_queues,
 )
 from rq_core.model.events import OutboxId
+from rq_core.model.lib.text import counted
 from rq_core.model.table.machine import Event
 from rq_core.model.unique_names import digest_of
 from sql_audit.proof.event_details import facts_in
 from sql_audit.store.job_rows import EventRow
 
+_KEPT: Final = 9
+"""Number of columns of an event that are kept: all in front of the details, which may be long."""
 _SAVED: Final = str(Event.STEP_SAVED)
 _ITEM: Final = re.compile(r"(.+)=(0|[1-9]\d{0,3})")
 _JOIN: Final = "=join"
@@ -100,7 +103,10 @@ class Launch:
         count = len(self.queues)
         for index, wait in self.waits.items():
             if index >= count and (count or self.has_none):
-                yield wait.row, f"waits for child {index}, and there are {count}"
+                yield (
+                    wait.row,
+                    f"waits for child {index} (from 0), and the map has {counted(count, 'child', 'children')}",
+                )
 
     @property
     def is_unknown(self) -> bool:
@@ -127,10 +133,8 @@ class Launches(dict[tuple[str, str], Launch]):
         self.parents: set[str] = set()
         """The ids of the jobs that have begun to enqueue children."""
         self.impossible: list[tuple[EventRow, str]] = []
-        """The events about children that no worker writes in this order, each with a phrase that says why. They are
-        judged only for boxes whose first entry the log has."""
-        self._whole: set[str] = set()
-        """The ids of the boxes whose first entry the log has."""
+        """The events about children that no worker writes after the events before them, each with a phrase that says
+        why. A log that begins in the middle may have such events."""
         self._by_number: dict[tuple[str, int], Launch] = {}
         """The launches by the id of the job's box and the number of the box's entry that enqueues the children."""
 
@@ -139,10 +143,8 @@ class Launches(dict[tuple[str, str], Launch]):
         ignored: the replay of the log reports it.
         """
         with suppress(KeyError, ValueError, TypeError, AttributeError, RecursionError):
-            facts = facts_in(row[10])
+            facts, row = facts_in(row[10]), row[:_KEPT]
             name, is_saved = facts["name"], row[4] == _SAVED
-            if facts["entry"] == 1:
-                self._whole.add(facts["life"])
             if name.startswith(MAP_PREFIX):
                 self._read_launch(row, facts, name.removeprefix(MAP_PREFIX), is_saved)
             elif not is_saved:
@@ -180,7 +182,7 @@ class Launches(dict[tuple[str, str], Launch]):
                 launch.queues = read_queues(value)
             elif launch.is_begun:
                 says = f"names the children of box {made_of}, and this job has enqueued children of its own"
-                self._add_impossible(row, launch.life, says)
+                self.impossible.append((row, says))
             else:
                 # The children are those of another launch. Only the results that the fork has copied are compared.
                 launch.made_of = made_of
@@ -192,16 +194,10 @@ class Launches(dict[tuple[str, str], Launch]):
         number, index = place
         launch = self._by_number.get((facts["life"], number))
         if launch is None or launch.row is None:
-            says = (
-                f"waits for child {index} of entry {number}, which has enqueued no children before"
-            )
-            self._add_impossible(row, facts["life"], says)
+            says = f"waits for child {index} of the map in entry {number}, and the log has no such map before"
+            self.impossible.append((row, says))
         if launch is not None:
             launch.waits[index] = WaitForChild(row, OutboxId.parse(facts["fence"]))
-
-    def _add_impossible(self, row: EventRow, life: str, says: str) -> None:
-        if life in self._whole:
-            self.impossible.append((row, says))
 
     def unknown(self) -> list[Launch]:
         """Return the launches whose children's number and queues are not known yet."""

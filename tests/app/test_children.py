@@ -334,6 +334,25 @@ def test_parallel_branches_must_give_their_children_different_names(
     assert [[1, 2], [3, 4]] == did[-2:]
 
 
+def test_calls_of_map_have_different_children_if_one_has_the_name_that_a_repeated_name_gets(
+    app: App, fake: testing.Fake, did: list[Any]
+) -> None:
+    @app.task(queue="pages", retry=ONCE)
+    def render(n: int) -> int:
+        return n
+
+    @app.task(queue="orders", retry=ONCE)
+    async def order() -> None:
+        job = durable()
+        for number, name in enumerate(("page-2", "page", "page", "page")):
+            did.append(await job.run(render.call(number), name=name))
+
+    order.enqueue()
+    fake.drain()
+
+    assert [0, 1, 2, 3] == did[-4:]
+
+
 def test_a_durable_job_dies_if_its_second_run_calls_a_map_with_another_number_of_children(
     app: App, fake: testing.Fake, did: list[Any]
 ) -> None:

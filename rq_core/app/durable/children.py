@@ -154,11 +154,16 @@ class JobSteps(ParkingSteps):
         if name in self._running:
             return name
         count = self._used[name] = self._used.get(name, 0) + 1
-        if count == 1:
-            return name
-        found = f"{name}-{count}"
-        check_wait(found)
-        self._used[found] = self._used.get(found, 0) + 1
+        found = name
+        while count > 1:
+            found = f"{name}-{count}"
+            if found not in self._used:
+                check_wait(found)
+                self._used[found] = 1
+                break
+            # A call of map has taken this name itself.
+            count += 1
+        self._used[name] = count
         return found
 
     def unsaved(self) -> list[Place]:
