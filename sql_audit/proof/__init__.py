@@ -14,6 +14,7 @@ Read ``verify`` first, then ``replay.replay`` and ``replay.holders``.
 - ``batch_check``, ``epoch_check``: checks the chain and the cursor; checks the rows about epochs and missing numbers.
 - ``row_check``, ``derived_rows``: checks the rows of ``job`` and ``job_attempt``; derives these rows from the events.
 - ``schema_check``: checks the schema's tables, triggers, views and indexes.
-- ``families``, ``launches``: checks the children of durable jobs; reads from the log which children there are.
+- ``families``: checks the children of durable jobs.
+- ``launches``, ``child_logs``: reads from the parents' log which children there are, and how these ended from theirs.
 - ``findings``, ``result``, ``record``: violations and notes; the verdict; the verdict's row in ``mirror_proof``.
 """

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import TextClause, text
 
 from sql_audit.mirror.projection import rebuild
-from sql_audit.proof import families
+from sql_audit.proof import child_logs
 from sql_audit.proof.compare import box_histories, job_histories, trusted_rows
 from sql_audit.queries import copies
 from sql_audit.store.connection.database import Database
@@ -24,7 +24,7 @@ STATEMENTS = {
     "the doctor's boxes": box_histories._OF_JOBS,
     "the entries of some jobs": trusted_rows._ENTRIES,
     "copies of jobs": copies._ENQUEUED,
-    "children": families._CHILDREN,
+    "children": child_logs._CHILDREN,
 }
 
 

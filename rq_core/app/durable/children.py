@@ -155,15 +155,12 @@ class JobSteps(ParkingSteps):
             return name
         count = self._used[name] = self._used.get(name, 0) + 1
         found = name
-        while count > 1:
+        while found in self._used and count > 1:
             found = f"{name}-{count}"
-            if found not in self._used:
-                check_wait(found)
-                self._used[found] = 1
-                break
-            # A call of map has taken this name itself.
+            check_wait(found)
             count += 1
-        self._used[name] = count
+        if found != name:
+            self._used[found] = 1
         return found
 
     def unsaved(self) -> list[Place]:

@@ -95,19 +95,15 @@ class Executor:
         shows: Shows | None = None,
     ) -> None:
         """``isolate``: if false, tasks with isolation run in this process, not in a child process. ``timeout``: seconds
-        for tasks without their own timeout; None: no timeout.
-
-        ``saver`` saves the steps of durable jobs. ``shows`` sends jobs' progress, and the chunks of their streams.
+        for tasks without their own timeout; None: no timeout. ``saver`` saves the steps of durable jobs. ``shows``
+        sends jobs' progress, and the chunks of their streams.
         """
         self._saver, self._shows = saver, shows
-        # One function for all handlers: a function for each would refer to its job, and the job to the function. Python
-        # frees such a cycle only by a search through all objects.
+        # One for all handlers: one for each would be in a reference cycle with its job.
         self._home = None if saver is None else self._home_of
-        self._tasks, self._worker = tasks, worker
-        self._timeout = timeout
+        self._tasks, self._worker, self._timeout = tasks, worker, timeout
         self._on_settlement, self._on_free = on_settlement, on_free
-        self._resources = Resources()
-        self._surroundings, self._redact = surroundings, redact
+        self._resources, self._surroundings, self._redact = Resources(), surroundings, redact
         self._pool = IsolationPool(saver) if isolate else None
         self._rng = rng or random.Random()  # noqa: S311 - jitter, no secret
         self._threads = Threads(threads, "rq-core-job", work=call_sync, on_end=self._thread_ended)
