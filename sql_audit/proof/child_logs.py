@@ -40,6 +40,7 @@ _DELETED: Final = text(
     "SELECT 1 FROM job_event WHERE job_id IS NULL AND queue = :queue AND type = 'queue_deleted'"
     " AND at_ms BETWEEN :since_ms AND :upto_ms LIMIT 1"
 )
+_LAST: Final = text("SELECT COALESCE(MAX(at_ms), 0) FROM job_event WHERE queue = :queue")
 _SET_BACK: Final = text(
     "SELECT 1 FROM (SELECT at_ms, LAG(at_ms) OVER (ORDER BY epoch, seq, ordinal) AS before_ms FROM job_event"
     " WHERE queue = :queue) AS events WHERE at_ms < before_ms - :margin LIMIT 1"
@@ -115,6 +116,7 @@ class WholeLogs:
 
     def __init__(self) -> None:
         self._upto: dict[str, int | None] = {}
+        self._last: dict[str, int] = {}
         self._set_back: dict[str, bool] = {}
 
     def whole_upto(self, connection: Connection, queue: str) -> int | None:
@@ -125,6 +127,14 @@ class WholeLogs:
             values = {"queue": queue, "created": Began.CREATED}
             self._upto[queue] = connection.execute(_WHOLE, values).scalar_one_or_none()
         return self._upto[queue]
+
+    def last_ms(self, connection: Connection, queue: str) -> int:
+        """Return the greatest time (Unix ms) of the queue's events. It is not that of the last event if a clock was set
+        back, or if SQL was changed. This reads the log.
+        """
+        if queue not in self._last:
+            self._last[queue] = connection.execute(_LAST, {"queue": queue}).scalar_one()
+        return self._last[queue]
 
     def clocks_agree(self, connection: Connection, *queues: str) -> bool:
         """Return whether the times of the events in these queues can be compared: no clock of their Redis servers was

@@ -22,7 +22,7 @@ in a queue whose log is not in this database or has gaps.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import islice, takewhile
@@ -45,7 +45,7 @@ CHUNK: Final = 500
 """Number of children that one query reads."""
 
 _QUEUES: Final = text(
-    "SELECT job_id, queue FROM job_event WHERE job_id IN :ids AND type = 'enqueued'"
+    "SELECT job_id, queue FROM job_event WHERE job_id IN :ids AND type = 'enqueued' ORDER BY at_ms"
 ).bindparams(bindparam("ids", expanding=True))
 _ALL_QUEUES: Final = text("SELECT queue FROM mirror_cursor ORDER BY queue")
 _AT: Final = text(
@@ -65,6 +65,9 @@ class _Found(NamedTuple):
     """A phrase that continues a sentence about the event."""
     is_absence: bool = False
     """True if the child's log lacks an event. While its mirror is behind, every log lacks events."""
+    is_by_time: bool = False
+    """True if the events only have the wrong order, by the clocks of their servers. A clock that was set back may be
+    the cause, also if no log shows that it was."""
 
 
 class FamilyProof:
@@ -122,7 +125,7 @@ class FamilyProof:
                     found = self._child(connection, job_id, launch, index, log)
                     yield from self._judged(connection, launch, queue, found)
                 elif by_queue and launch.is_unknown:
-                    self._note(connection, job_id, launch, min(by_queue))
+                    self._note(connection, job_id, launch, by_queue)
                 elif (
                     # A step with a key may have the name of a result, but no child then has the computed id.
                     item is not None
@@ -146,12 +149,20 @@ class FamilyProof:
         upto_ms = self._logs.whole_upto(connection, queue)
         if upto_ms is None:
             return
-        for invariant, row, says, is_absence in found:
-            if upto_ms <= row[5] + MARGIN_MS:
-                if not is_absence:
-                    why = f"the log of queue {queue} ends at {upto_ms}, and later events may explain it"
-                    self._doubt(launch, row, f"{says}: {why}")
-            elif self._logs.clocks_agree(connection, self._queue, queue):
+        for invariant, row, says, is_absence, is_by_time in found:
+            must_ms = row[5] + MARGIN_MS
+            if (
+                upto_ms <= must_ms
+                and is_absence
+                and self._logs.last_ms(connection, queue) <= must_ms
+            ):
+                continue  # The mirror is behind.
+            if upto_ms <= must_ms and not is_absence:
+                why = f"the log of queue {queue} ends at {upto_ms}, and later events may explain it"
+                self._doubt(launch, row, f"{says}: {why}")
+            elif is_by_time:
+                self._doubt(launch, row, f"{says}, if the clocks of the servers were right")
+            elif upto_ms > must_ms and self._logs.clocks_agree(connection, self._queue, queue):
                 yield invariant, row, says
             else:
                 why = f"a clock of these queues was set back by more than {MARGIN_MS // 1000} s"
@@ -172,9 +183,13 @@ class FamilyProof:
             yield _Found("I25", row, says, is_absence=True)
             return
         if join is not None and index not in launch.items:
-            if not any(at_ms <= join[5] + MARGIN_MS for at_ms in log.ends):
+            if not log.ends:
                 says = f"says how all children have ended, and {child} has not"
                 yield _Found("I25", join, says, is_absence=True)
+            elif min(log.ends) > join[5] + MARGIN_MS:
+                late_ms = min(log.ends) - join[5]
+                says = f"says how all children have ended, and {child} ended {late_ms} ms later"
+                yield _Found("I25", join, says, is_by_time=True)
             elif log.succeeded == len(log.ends) and self._was_known(connection, log, join):
                 says = f"leaves out the result of child {child}, which has succeeded"
                 yield _Found("I25", join, says)
@@ -190,13 +205,16 @@ class FamilyProof:
                 says = f"waits for child {child}, which has ended {claimed_ms - ended_ms} ms before the claim began"
                 yield _Found("I25", wait.row, says)
 
-    def _note(self, connection: Connection, child: str, launch: Launch, queue: str) -> None:
+    def _note(
+        self, connection: Connection, child: str, launch: Launch, queues: Iterable[str]
+    ) -> None:
         """Note that nothing is proved about a launch: the digest of its children's number and queues does not fit the
-        children in the log.
+        children in the log. ``queues`` have a job with the id of ``child``.
         """
-        row, upto_ms = launch.row, self._logs.whole_upto(connection, queue)
+        row = launch.row
+        upto_ms = max(self._logs.whole_upto(connection, queue) or 0 for queue in queues)
         # The log of another queue, with other children, may be behind.
-        if row is not None and upto_ms is not None and upto_ms > row[5] + MARGIN_MS:
+        if row is not None and upto_ms > row[5] + MARGIN_MS:
             says = (
                 f"map {launch.name} of job {row[6]} has child {child}, and its digest does not show which children it"
                 " has: some are in a queue that this database lacks, or has only in part, or the digest was changed"
@@ -237,7 +255,7 @@ class FamilyProof:
             if queues and not launch.queues:
                 self._find_mixed(connection, launch)
                 if not launch.queues:
-                    self._note(connection, launch.child(0), launch, min(queues))
+                    self._note(connection, launch.child(0), launch, queues)
         # The log may have lost the first child, or the children's queue is not in this database.
         absent = [each for each in launches if each.child(0) not in first]
         if absent:
@@ -250,6 +268,7 @@ class FamilyProof:
         queues: list[str] = []
         for first in range(0, CHILDREN_MAX, CHUNK):
             ids = [launch.child(first + n) for n in range(CHUNK)]
+            # If several queues have an id, the last run that enqueued the children has enqueued them last.
             found = dict(_chunked(connection, _QUEUES, ids))
             queues += takewhile(bool, [found.get(each, "") for each in ids])
             if len(queues) < first + CHUNK:
@@ -338,7 +357,7 @@ def _item(child: str, item: SavedItem, log: ChildLog) -> Iterator[_Found]:
         if first_ms > row[5] + MARGIN_MS:
             late_ms = first_ms - row[5]
             says = f"saves the result of child {child}, which succeeded {late_ms} ms later"
-            yield _Found("I24", row, says)
+            yield _Found("I24", row, says, is_by_time=True)
     elif log.succeeded:
         says = f"saves digest {digest}, and child {child} did not succeed with it"
         yield _Found("I24", row, says)

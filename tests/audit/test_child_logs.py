@@ -3,13 +3,14 @@ with the id of a child."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from unittest import mock
 
 import pytest
 from sqlalchemy import text
 
+from rq_core.app.durable import children
 from rq_core.app.durable.children import JobSteps
 from rq_core.model.durable.boxes import new_life
 from rq_core.model.durable.children import KEEP_MS, child_id
@@ -25,7 +26,7 @@ from sql_audit.proof.verify import verify
 from sql_audit.store.connection.database import Database
 from tests.kit import auditlog
 from tests.kit import families as kit
-from tests.kit.families import PARENTS, PARENTS_LEASE_MS, PARTS, Family, family
+from tests.kit.families import PARENTS, PARENTS_LEASE_MS, PARTS, START_MS, Family, family
 from tests.kit.liar import forge_chain, lying
 
 COUNT: Final = 3
@@ -127,10 +128,9 @@ def test_a_success_that_redis_forgot_for_lack_of_room_is_no_violation(
     assert [] == verify(database).violations
 
 
-@pytest.mark.parametrize("kept", ["digest", "full"])
-def test_children_that_a_killed_run_has_enqueued_in_another_queue_are_no_violation(
-    of: Family, database: Database, monkeypatch: pytest.MonkeyPatch, kept: str
-) -> None:
+def run_parent_after_a_killed_run(of: Family, between: Callable[[], None]) -> None:
+    """Let a run of the parent enqueue its children in another queue, and be killed. The next run enqueues them too."""
+
     class Killed(BaseException): ...
 
     honest: Any = JobSteps._enqueue
@@ -139,13 +139,21 @@ def test_children_that_a_killed_run_has_enqueued_in_another_queue_are_no_violati
         await honest(self, launch, [job._replace(queue=OLD) for job in jobs])
         raise Killed
 
-    monkeypatch.setattr(kit._Home, "audit_result", kept)
     of.run(of.client.calls.admin.configure(PARENTS, {"lease_ms": 1_000}))
     with mock.patch.object(JobSteps, "_enqueue", enqueue_and_die), pytest.raises(Killed):
         of.run_parent()
+    between()
     while not of.run_parent():
         of.pass_time(300)
     of.run(of.client.calls.admin.configure(PARENTS, {"lease_ms": PARENTS_LEASE_MS}))
+
+
+@pytest.mark.parametrize("kept", ["digest", "full"])
+def test_children_that_a_killed_run_has_enqueued_in_another_queue_are_no_violation(
+    of: Family, database: Database, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    monkeypatch.setattr(kit._Home, "audit_result", kept)
+    run_parent_after_a_killed_run(of, lambda: None)
     end_children(of)
     of.work_off()
     go_on(of, PARENTS, PARTS, OLD)
@@ -198,18 +206,74 @@ def test_a_dead_child_that_its_parent_counts_as_a_success_without_a_value_is_fou
     assert [("I24", says)] == [(each.invariant, each.says) for each in verify(database).violations]
 
 
-def test_a_forged_time_of_another_event_does_not_hide_that_a_child_did_not_succeed(
-    of: Family, database: Database
+FORGED: Final = {
+    "first": "seq = 1",
+    "last": "seq = (SELECT MAX(seq) FROM job_event WHERE queue = :queue)",
+}
+
+
+@pytest.mark.parametrize("which", FORGED)
+def test_a_forged_time_does_not_hide_that_a_child_did_not_succeed(
+    of: Family, database: Database, which: str
 ) -> None:
     a_dead_child_counts_as_a_success(of)
     go_on(of, PARENTS, PARTS)
-    enqueue(of, PARTS)
+    of.run(of.client.calls.admin.configure(PARTS, {"kept_max_bytes": 4_000_000}))
     mirror(of, database, PARENTS, PARTS)
+    forged_ms = {"first": of.now_ms + 600_000, "last": START_MS}[which]
     with lying(database) as liar:
-        change = "UPDATE job_event SET at_ms = at_ms + 600000 WHERE queue = :queue AND seq = 1"
-        liar.execute(text(change), {"queue": PARTS})
+        values = {"queue": PARTS, "forged": forged_ms}
+        change = f"UPDATE job_event SET at_ms = :forged WHERE queue = :queue AND {FORGED[which]}"
+        liar.execute(text(change), values)
+        if which == "last":
+            liar.execute(
+                text("UPDATE mirror_cursor SET at_ms = :forged WHERE queue = :queue"), values
+            )
     forge_chain(database)
 
     assert LogVerdict.UNKNOWN is verify(database).verdict
     says = f"saves the result of child {CHILD[2]}, which did not succeed, if the times of the events are right"
     assert any(says in each for each in doubts(database))
+
+
+def in_queues(monkeypatch: pytest.MonkeyPatch, queues: Sequence[str]) -> None:
+    """Let the parent enqueue its children in these queues, by their positions."""
+    honest: Any = children.child_of
+
+    def child_of(call: Any, job_id: str, header: str) -> NewJob:
+        made: NewJob = honest(call, job_id, header)
+        return made._replace(queue=queues[CHILD.index(job_id)])
+
+    monkeypatch.setattr(children, "child_of", child_of)
+
+
+def test_an_end_before_a_clock_was_set_back_is_no_violation_if_no_log_shows_the_change(
+    of: Family, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_queues(monkeypatch, [OLD, PARTS, PARTS])
+    of.run_parent()
+    of.pass_time(15 * MARGIN_MS)
+    of.succeed(of.claim(OLD))
+    of.pass_time(-10 * MARGIN_MS)
+    of.succeed(of.claim(PARTS))
+    of.succeed(of.claim(PARTS))
+    of.work_off()
+    mirror(of, database, PARENTS, PARTS, OLD)
+
+    result = verify(database)
+
+    assert ([], LogVerdict.UNKNOWN) == (result.violations, result.verdict)
+
+
+def test_children_in_several_queues_are_found_if_a_killed_run_has_enqueued_them_elsewhere(
+    of: Family, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_parent_after_a_killed_run(of, lambda: in_queues(monkeypatch, [PARTS, "alpha", PARTS]))
+    for queue in (PARTS, PARTS, "alpha"):
+        of.succeed(of.claim(queue))
+    of.work_off()
+    go_on(of, PARENTS, PARTS, "alpha", OLD)
+    mirror(of, database, PARENTS, PARTS, "alpha", OLD)
+
+    assert [["Succeeded"] * COUNT] == of.got
+    assert LogVerdict.HOLDS is verify(database).verdict

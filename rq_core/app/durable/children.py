@@ -155,12 +155,13 @@ class JobSteps(ParkingSteps):
             return name
         count = self._used[name] = self._used.get(name, 0) + 1
         found = name
-        while found in self._used and count > 1:
+        # A call of map may have taken a name with a number itself.
+        while found in self._launches and count > 1:
             found = f"{name}-{count}"
             check_wait(found)
             count += 1
         if found != name:
-            self._used[found] = 1
+            self._used[found] = self._used.get(found, 0) + 1
         return found
 
     def unsaved(self) -> list[Place]:
