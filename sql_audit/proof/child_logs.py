@@ -59,7 +59,7 @@ class ChildLog:
     ends: list[int] = field(default_factory=list)
     """Unix ms of each end of the child."""
     succeeded: int = 0
-    """How many of the ends in ``ends`` are successes."""
+    """Number of the ends in ``ends`` that are successes."""
     digests: dict[Any, int] = field(default_factory=dict)
     """The Unix ms at which the child first succeeded with a result, by the digest of the result."""
 
