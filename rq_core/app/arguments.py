@@ -89,7 +89,7 @@ class Arguments:
 
     def dump(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Validate a call's arguments, and return them as a JSON object without the defaults of left-out arguments."""
-        return self.dump_valid(self.validate(args, kwargs))
+        return self.dump_valid(self._validate(self.by_name(args, kwargs) if args else kwargs))
 
     def validate(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return a call's arguments by name, in the annotated types, without the defaults of left-out arguments."""
@@ -162,6 +162,8 @@ class Arguments:
             problem = f"at most {most} may be given by position, not {len(args)}"
             raise invalid(self.task, {"arguments": problem})
         values = dict(zip(self._positional, args, strict=False))
+        if not kwargs:
+            return values
         if twice := values.keys() & kwargs.keys():
             raise invalid(self.task, dict.fromkeys(sorted(twice), "given twice"))
         return {**values, **kwargs}

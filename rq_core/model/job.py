@@ -82,8 +82,8 @@ class Profile:
 
     @cached_property
     def spec_parts(self) -> tuple[str, str]:
-        """The parts of the job's immutable JSON before and after the arguments."""
-        tail = "}" if self.timeout_ms is None else f',"timeout_ms":{self.timeout_ms}}}'
+        """The parts of the job's immutable JSON before and after the arguments, without the closing brace."""
+        tail = "" if self.timeout_ms is None else f',"timeout_ms":{self.timeout_ms}'
         head = "{"
         if self.max_attempts != DEFAULT_MAX_ATTEMPTS:
             head = f"{_ATTEMPTS}{self.max_attempts or 0},"

@@ -267,7 +267,8 @@ def pack_jobs(jobs: Sequence[NewJob], why: str = "") -> tuple[str, list[Record]]
                 known = places[which] = str(len(kinds))
             kind = known
             before, after = profile.spec_parts
-        spec, digested = f"{before}{args_json}{after}", f"{args_json}{after[:-1]}"
+        digested = f"{args_json}{after}"
+        spec = f"{before}{digested}}}"
         if headers_json:
             spec = spec_with_headers(spec, headers_json)
             digested += headers_in_digest(headers_json)
@@ -353,7 +354,8 @@ class Single:
                 self._kinds = {}
             kept = self._kinds[which] = (profile, kinds_of(profile, delay_ms, full, due_ms, ties))
         before, after = profile.spec_parts
-        spec, digested = f"{before}{args_json}{after}", f"{args_json}{after[:-1]}"
+        digested = f"{args_json}{after}"
+        spec = f"{before}{digested}}}"
         if headers_json:
             spec = spec_with_headers(spec, headers_json)
             digested += headers_in_digest(headers_json)
