@@ -116,6 +116,13 @@ def end_of(found: Found) -> str:
     return "gone" if outcome is None else type(outcome).__name__.lower()
 
 
+def error_of(found: Found) -> str:
+    """Return the error that a child's last handler raised, as one line; empty if the child has not died of one."""
+    outcome = found.known if isinstance(found, Absent) else found
+    error = outcome.error if isinstance(outcome, Failed) else None
+    return "" if error is None else " ".join(str(error).split())
+
+
 def signals_say(steps: SavedSteps, now_ms: float) -> str:
     """Return the signals (values sent to a durable job) that no wait has taken, as text; empty without signals.
 

@@ -67,6 +67,8 @@ def test_the_children_command_shows_which_child_has_failed(
     assert ["saved", "dead (attempts_spent)", "saved"] == [each["state"] for each in all_of_them]
     assert 1 == failed.count("f-")
     assert "dead (attempts_spent)" in failed
+    assert "ValueError: no" in failed
+    assert [None, "ValueError: no", None] == [each["error"] for each in all_of_them]
     assert f"{job_id} requeued" in shell(app, "requeue", job_id)
     run(app, "home", "parts")
 

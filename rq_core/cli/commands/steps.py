@@ -25,7 +25,7 @@ from rq_core.model.durable.boxes import signal_of
 from rq_core.model.durable.children import read_child_wait
 from rq_core.model.table.machine import State
 from rq_core.protocol.calls.boxes import Sending, Sent
-from rq_core.views.steps import HEAD, end_of, step_documents, step_row, steps_say
+from rq_core.views.steps import HEAD, end_of, error_of, step_documents, step_row, steps_say
 
 if TYPE_CHECKING:
     from rq_core.connections.client import Client
@@ -90,7 +90,7 @@ def children(
     again: bool,
     as_json: bool,
 ) -> None:
-    """Show the children of the durable job ID, and how each has ended.
+    """Show the children of the durable job ID, how each has ended, and the errors of dead children.
 
     "saved" is a child whose result the job has saved. A child that is "gone" is unknown to Redis: it was
     deleted, or Redis has lost it.
@@ -108,10 +108,12 @@ def children(
         if found is None:
             raise _not_alive(client, job_id, where)
         ends: dict[str, str] = {}
+        errors: dict[str, str] = {}
         for each in {child.queue for child in found}:
             asked = [c.id for c in found if c.queue == each and not c.is_saved]
             looked = client.run(client.calls.endings.look(each, asked)) if asked else {}
             ends |= {child: end_of(end) for child, end in looked.items()}
+            errors |= {child: error_of(end) for child, end in looked.items()}
     states = {
         child.id: "saved" if child.is_saved else ends.get(child.id, "alive") for child in found
     }
@@ -120,11 +122,16 @@ def children(
             child for child in found if states[child.id] not in ("saved", "succeeded", "alive")
         ]
     if as_json:
-        print_json([{**child._asdict(), "state": states[child.id]} for child in found])
+        print_json(
+            [
+                {**c._asdict(), "state": states[c.id], "error": errors.get(c.id) or None}
+                for c in found
+            ]
+        )
         return
-    rows = [[c.map, c.number, states[c.id], c.queue, c.id] for c in found]
+    rows = [[c.map, c.number, states[c.id], c.queue, c.id, errors.get(c.id, "")] for c in found]
     none = f"no child of job {job_id} has failed" if failed else f"job {job_id} has no children"
-    print_table(["map", "no", "state", "queue", "id"], rows, empty=none)
+    print_table(["map", "no", "state", "queue", "id", "error"], rows, empty=none)
 
 
 def _wake(
