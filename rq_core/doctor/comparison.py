@@ -10,7 +10,7 @@ from typing import Any, Final
 from rq_core.doctor import result_check
 from rq_core.doctor.box_faults import SHOWN_MAX, BoxFaults
 from rq_core.doctor.finding import LOWER, Edit, Finding, Kind
-from rq_core.doctor.image import LISTS, AnyValue, AtLeast, Image, Want
+from rq_core.doctor.image import LISTS, AnyValue, AtLeast, Image, Want, place_in_line
 from rq_core.doctor.rate_check import breaker_reason
 from rq_core.doctor.snapshot import View
 from rq_core.model.durable.boxes import header_in, life_of
@@ -19,6 +19,7 @@ from rq_core.model.lib.text import counted
 from rq_core.model.limits.breakers import is_breaker
 from rq_core.model.limits.scopes import is_rate
 from rq_core.model.showing.shown import id_in_field
+from rq_core.model.state_line import StoredJob
 from rq_core.model.unique_names import is_name_field, name_field, name_in, read_holder
 
 Owner = tuple[str, str]
@@ -104,6 +105,8 @@ def edits_by_owner(image: Image) -> dict[Owner, list[Edit]]:
 
 
 def _compare(key: str, member: str, actual: Any, want: Want) -> Edit | None:
+    if isinstance(want, StoredJob):
+        return None if actual is not None else Edit(key, member, "", str(place_in_line(want)))
     if isinstance(want, AtLeast):
         if _number(actual) < want.value:
             return Edit(key, member, LOWER, str(want.value))

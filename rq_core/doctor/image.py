@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
+from itertools import chain
 from typing import Final, NamedTuple
 
 from rq_core.doctor.box_check import boxes_astray, lives_of, members_of_boxes
@@ -66,7 +67,8 @@ class AtLeast(NamedTuple):
     most: float | None = None
 
 
-Want = str | int | AnyValue | AtLeast
+Want = str | int | AnyValue | AtLeast | StoredJob
+"""An expected value. A job is expected in its list: texts for a million entries would need much memory."""
 ANY: Final = AnyValue(None)
 """An expected value that may be anything, or missing."""
 
@@ -179,22 +181,18 @@ class Image:
     def indexes(self) -> dict[str, dict[str, Want]]:
         """Index → member → the expected value."""
         found: dict[str, dict[str, Want]] = {key: {} for key in INDEXES}
-        entries = [
-            *(entry for item in self.jobs.items() for entry in _of_job(*item, self.view)),
-            *(entry for item in self.places.items() for entry in _of_lane(*item)),
-            *(
-                entry
-                for item in self.view.snapshot["slots"].items()
-                for entry in _of_slot(self, *item)
-            ),
-            *_results(self),
-            *_boxes(self),
-            *_shown(self.view),
-            *_ticks(self.view),
-            *_rates(self.view),
-            *_turns(self),
-            *_facts(self),
-        ]
+        entries = chain(
+            (entry for item in self.jobs.items() for entry in _of_job(*item, self.view)),
+            (entry for item in self.places.items() for entry in _of_lane(*item)),
+            (each for it in self.view.snapshot["slots"].items() for each in _of_slot(self, *it)),
+            _results(self),
+            _boxes(self),
+            _shown(self.view),
+            _ticks(self.view),
+            _rates(self.view),
+            _turns(self),
+            _facts(self),
+        )
         for key, member, value in entries:
             found[key][member] = value
         found["state"] |= self.lines
@@ -262,7 +260,7 @@ def _of_job(job_id: str, job: StoredJob, view: View) -> Iterator[Entry]:
         for scope in _counted(job):
             yield "holders", f"{scope}|{job_id}", 0
     elif job.lane is None:
-        yield LISTS[job.rank], job_id, AnyValue(str(place_in_line(job)))
+        yield LISTS[job.rank], job_id, job
     else:
         yield "waiting", f"{job.lane}|{place_in_line(job):016}|{job_id}", 0
 
@@ -411,16 +409,21 @@ def _turns(image: Image) -> Iterator[Entry]:
             yield "fair", key, AtLeast(end)
 
 
+def _waits_in(job: StoredJob | None, rank: int) -> bool:
+    """Return whether a job waits in the list of its priority (``rank``)."""
+    return job is not None and job.state is State.READY and job.lane is None and job.rank == rank
+
+
 def _facts(image: Image) -> Iterator[Entry]:
     view, snapshot = image.view, image.view.snapshot
     if not view.facts.get("epoch"):
         return  # a handshake writes the fields of ``meta`` first
     given = max(map(place_in_line, image.jobs.values()), default=0)
     yield "meta", "sequence", AtLeast(max(view.log.seq_max, given))
-    ready = {i: job.rank for i, job in image.in_state(State.READY) if job.lane is None}
-    listed = {(i, rank) for rank, key in enumerate(LISTS) for i in snapshot[key]}
-    entries = sum(len(snapshot[key]) for key in LISTS)
-    nowhere = entries - len(listed & ready.items())
+    nowhere = sum(
+        len(snapshot[key]) - len({i for i in snapshot[key] if _waits_in(image.jobs.get(i), rank)})
+        for rank, key in enumerate(LISTS)
+    )
     # The numbers of a line that the repair changes are recomputed afterwards.
     lines = [snapshot["results"].get(each.id, "") for each in image.kept.remembered]
     sums = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 from rq_core.model.durable.boxes import header_in
@@ -33,18 +34,33 @@ _ALL: Final = tuple(
 )
 _LAST: Final = tuple(each for each in _ALL if each[0] in ("due", "since"))
 """The fields that are compared if the log lacks a job's earlier events."""
+_DEFAULTS: Final = tuple(default for *_, default in _ALL)
+_POSITIONS: Final = {each[0]: (at, each[2]) for at, each in enumerate(_ALL)}
+"""Field of a state line → (its position in _ALL, whether it is a number)."""
+_logged: Final = attrgetter(*(of_record for _, of_record, *_ in _ALL))
 
 
 def unlike(job: StoredJob, record: JobRecord) -> Iterator[tuple[str, Any, Any]]:
     """Yield the fields that differ between a job's state line and the log: (name in the line, value in the line, value
     in the log)."""
     fields = job.fields
+    if record.complete and _values(fields) == _logged(record):
+        return  # Most jobs, found without a look at each field.
     for name, of_record, is_number, default in _ALL if record.complete else _LAST:
         logged, text = getattr(record, of_record), fields.get(name)
         actual: Any = default if text is None else int(text) if is_number else text
         # A task's first limit moves its jobs into lanes without an event.
         if logged != actual and (name != "lane" or without_task(logged) != without_task(actual)):
             yield name, actual, logged
+
+
+def _values(fields: Mapping[str, str]) -> tuple[Any, ...]:
+    """Return the values of a state line's fields, in the order of ``_ALL``."""
+    values = [*_DEFAULTS]
+    for name, text in fields.items():
+        at, is_number = _POSITIONS[name]
+        values[at] = int(text) if is_number else text
+    return tuple(values)
 
 
 def line_by(

@@ -12,7 +12,7 @@ from rq_core.doctor.comparison import is_kept
 from rq_core.doctor.finding import Finding, Kind
 from rq_core.doctor.image import LISTS, Image
 from rq_core.doctor.log import FoldedLog, read_log
-from rq_core.doctor.snapshot import UNNAMED, View
+from rq_core.doctor.snapshot import UNNAMED, StateLines, View
 from rq_core.model.keys import QueueKeys, queue_keys
 from rq_core.protocol.engine.queue_check import check_layout
 
@@ -43,6 +43,8 @@ class Evidence(NamedTuple):
     """The log from the outbox and the audit database; None: only the outbox in the snapshot is used."""
     findings: Sequence[Finding] = ()
     """Further findings, from the comparison with the audit database."""
+    lines: StateLines | None = None
+    """The state lines in the snapshot; None: they were not read yet."""
 
 
 Audit = Callable[[], Evidence | None]
@@ -55,14 +57,15 @@ def examine(
     keys: QueueKeys = UNNAMED,
     log: FoldedLog | None = None,
     now_ms: int | None = None,
+    lines: StateLines | None = None,
 ) -> list[Finding]:
     """Return the differences (findings) in a snapshot of a queue, without I/O.
 
     ``keys``: the key names for commands in the findings. ``log``: the queue's log; None: it is read from the outbox in
     the snapshot. ``now_ms``: Redis' time after the snapshot (Unix ms); without it, times too far in the future are not
-    found.
+    found. ``lines``: the state lines in the snapshot, if the caller has read them.
     """
-    image = Image(View(snapshot, keys, log or read_log(snapshot), now_ms))
+    image = Image(View(snapshot, keys, log or read_log(snapshot), now_ms, lines))
     differing = comparison.edits_by_owner(image)
     of_facts = list(log_check.log_findings(image, differing))
     found = [*comparison.index_findings(image, differing), *of_facts]
@@ -110,7 +113,7 @@ def examined(client: Client, queue: str, look: Evidence) -> list[Finding]:
     """Return the findings of a queue from data that the caller has read."""
     now_ms = client.run(client.calls.reads.now_ms(queue))
     keys = queue_keys(queue, client.calls.delivery.prefix)
-    found = examine(look.snapshot, keys, look.log, now_ms)
+    found = examine(look.snapshot, keys, look.log, now_ms, look.lines)
     if getattr(look.snapshot, "since", None) is not None:
         found = [each for chunk in _chunks(found) for each in _still(client, queue, chunk)]
     return [*found, *look.findings]

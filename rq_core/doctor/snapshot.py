@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rq_core.doctor.log import FoldedLog
 from rq_core.model.events import JobRecord
@@ -23,10 +23,29 @@ from rq_core.protocol.engine.queue_check import number_of
 UNNAMED: Final = queue_keys("QUEUE")
 """The key names that findings show in commands if the caller does not name the queue."""
 
+T = TypeVar("T")
+
 UNKNOWN: Final = -1
 """The value for a time that the log does not have."""
 LEASE_TRUSTED_MS: Final = 365 * 86_400_000
 """The longest lease, in milliseconds, that counts as correct if the log does not show how long leases could be."""
+
+
+class StateLines:
+    """The state lines in a snapshot of a queue, as scripts see them, and the jobs that they describe."""
+
+    def __init__(self, snapshot: Mapping[str, Any]) -> None:
+        self.standing = lines_of_jobs(snapshot["state"], snapshot["jobs"])
+        """Id → state line. A job without a field in ``state`` counts as waiting and never claimed."""
+        self.jobs: dict[str, StoredJob] = {}
+        """Id → job, for the jobs whose state lines are readable."""
+        self.unreadable: dict[str, str] = {}
+        """Id of a job → why its state line is unreadable."""
+        for job_id, line in self.standing.items():
+            try:
+                self.jobs[job_id] = read_job(job_id, line)
+            except ValueError as why:
+                self.unreadable[job_id] = str(why)
 
 
 @dataclass
@@ -40,17 +59,8 @@ class View:
     """The queue's log: the state of each job and setting that follows from the events."""
     now_ms: int | None = None
     """Redis' time (Unix ms) at or after the snapshot; None if unknown."""
-    jobs: dict[str, StoredJob] = field(default_factory=dict)
-    """Id → job, for the jobs whose state lines are readable."""
-    unreadable: dict[str, str] = field(default_factory=dict)
-    """Id of a job → why its state line is unreadable."""
-
-    def __post_init__(self) -> None:
-        for job_id, line in self.lines.items():
-            try:
-                self.jobs[job_id] = read_job(job_id, line)
-            except ValueError as why:
-                self.unreadable[job_id] = str(why)
+    read: StateLines | None = None
+    """The state lines in the snapshot; None: they are read from it."""
 
     @property
     def is_fuzzy(self) -> bool:
@@ -61,25 +71,46 @@ class View:
         return getattr(self.snapshot, "since", None) is not None
 
     @cached_property
+    def _read(self) -> StateLines:
+        return self.read or StateLines(self.snapshot)
+
+    @property
     def standing(self) -> Mapping[str, str]:
-        """Id → state line, as scripts see it. A job without a field in ``state`` counts as waiting and never
-        claimed."""
-        return lines_of_jobs(self.snapshot["state"], self.snapshot["jobs"])
+        """Id → state line, as scripts see it."""
+        return self._read.standing
+
+    @cached_property
+    def _lost(self) -> set[str]:
+        """Ids of the jobs whose state line is lost: ``state`` does not have it, although the log shows that the job has
+        been claimed or has left the state ready."""
+        lines, records = self.snapshot["state"], self.log.records
+        return {
+            job_id
+            for job_id in self.standing
+            if job_id not in lines
+            and (record := records.get(job_id)) is not None
+            and _does_more(record)
+        }
 
     @cached_property
     def lines(self) -> Mapping[str, str]:
-        """Id → state line, without the jobs whose line is lost.
+        """Id → state line, without the jobs whose line is lost."""
+        return self._unless_lost(self._read.standing)
 
-        A line is lost if ``state`` does not have it, although the log shows that the job has been claimed or has left
-        the state ready.
-        """
-        lost = {
-            job_id
-            for job_id in self.standing.keys() - self.snapshot["state"].keys()
-            if (record := self.log.records.get(job_id)) is not None and _does_more(record)
-        }
-        lines = self.standing.items()
-        return {i: line for i, line in lines if i not in lost} if lost else self.standing
+    @cached_property
+    def jobs(self) -> dict[str, StoredJob]:
+        """Id → job, for the jobs whose state lines are readable and not lost."""
+        return self._unless_lost(self._read.jobs)
+
+    @cached_property
+    def unreadable(self) -> dict[str, str]:
+        """Id of a job → why its state line is unreadable, for lines that are not lost."""
+        return self._unless_lost(self._read.unreadable)
+
+    def _unless_lost(self, found: dict[str, T]) -> dict[str, T]:
+        # Usually no line is lost, and a copy would need as much memory again.
+        lost = self._lost
+        return {i: each for i, each in found.items() if i not in lost} if lost else found
 
     @cached_property
     def ends(self) -> dict[str, End | None]:

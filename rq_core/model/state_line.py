@@ -18,6 +18,7 @@ and checks a line, for the doctor.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -168,6 +169,17 @@ class StoredJob(NamedTuple):
         return field.default if found is None else found
 
 
+def _needed(state: State) -> set[str]:
+    """Return the fields without which a state line is invalid."""
+    claim = {"fence", "by", "claim"} if state in CLAIMED_STATES else set[str]()
+    # A scheduled job may have no place in line yet; if its deadline comes first, it is dead without one.
+    own = {State.SCHEDULED: {"due"}, State.PARKED: {"seq", "waits"}, State.DEAD: set[str]()}
+    return {"task", "since"} | claim | own.get(state, {"seq"})
+
+
+_NEEDED: Final = {state: _needed(state) for state in State}
+
+
 def read_job(job_id: str, line: str) -> StoredJob:
     """Parse a state line strictly. Raises ValueError, with a message for users, if the line differs from what scripts
     write."""
@@ -177,23 +189,19 @@ def read_job(job_id: str, line: str) -> StoredJob:
         read = read_state_line("", job_id, line)
     except QueueDamaged:
         raise ValueError("its state is unknown") from None
-    job = StoredJob(read.state, read.fields)
-    for name, value in job.fields.items():
+    fields = {}
+    for name, value in read.fields.items():
         if name not in BY_LINE:
             raise ValueError(f"it has a field {name}")
         if BY_LINE[name].kind is FieldKind.NUMBER and not (value.isascii() and value.isdigit()):
             raise ValueError(f"{name} is not a number")
+        fields[sys.intern(name)] = value  # All jobs share the text of the name.
+    job = StoredJob(read.state, fields)
     if job.fields.get("priority", DEFAULT_PRIORITY) not in PRIORITIES:
         raise ValueError("its priority is unknown")
     if job.lane is not None and not _is_lane(job.lane):
         raise ValueError("its lane is invalid")
-    needed = {"task", "since"}
-    needed |= {"fence", "by", "claim"} if job.state in CLAIMED_STATES else set()
-    # A scheduled job may have no place in line yet; if its deadline comes first, it is dead without one.
-    needed |= {State.SCHEDULED: {"due"}, State.PARKED: {"seq", "waits"}, State.DEAD: set()}.get(
-        job.state, {"seq"}
-    )
-    if missing := sorted(needed - job.fields.keys()):
+    if missing := sorted(_NEEDED[job.state] - job.fields.keys()):
         raise ValueError(f"it lacks {', '.join(missing)}")
     return job
 

@@ -14,6 +14,7 @@ import pytest
 from rq_core.doctor import Finding, repair
 from rq_core.doctor.finding import Kind
 from rq_core.doctor.log import FoldedLog
+from rq_core.doctor.snapshot import StateLines
 from rq_core.model.events import JobRecord
 from rq_core.model.result_encoding import pack_result
 from rq_core.model.table.machine import State
@@ -139,9 +140,10 @@ def test_a_job_that_changes_during_a_paged_read_is_not_checked(
         log.records[job_id] = JobRecord(job_id, state=State.DEAD)
     log.moving.add("moving")
     monkeypatch.setattr(drift, "why_not_rows", lambda *args: dict.fromkeys(args[-1], "is false"))
-    both: Any = SimpleNamespace(redis={"jobs": {}})
+    both: Any = SimpleNamespace(redis={"jobs": {}, "state": {}})
+    lines = StateLines(both.redis)
 
-    found = list(drift._false_rows(database, cast("Any", None), "mail", both, log, {}))
+    found = list(drift._false_rows(database, cast("Any", None), "mail", both, log, lines))
 
     assert ["still"] == [each.job_id for each in found]
 

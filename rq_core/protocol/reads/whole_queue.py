@@ -95,6 +95,7 @@ class WholeReads(QueueReader):
         found = Snapshot()
         for key in KEYS:
             found[key.name] = yield from self._pages(queue, keys(key.name), key.type)
+        _share_ids(found)
         found["meta"] = pairs_of(meta)
         if [last, meta] != (yield from self._delivery.ask(change, queue)):
             found.since = last[0][0] if last else "0-0"
@@ -106,18 +107,24 @@ class WholeReads(QueueReader):
         A list or a stream is read from the end to which members are added. So no member is missed if others are added
         or removed during the read.
         """
+        found: dict[str, Any] = {}
         pages: list[list[Any]] = []
         at, count = _STARTS[kind], PAGE_FIRST
         while at is not None:
             (reply,) = yield from self._delivery.ask([_page(kind, key, at, count)], queue)
             page, at = _read(kind, at, count, reply)
-            pages.append(page)
+            # A page in Python's types needs less memory than Redis' reply, which is not kept.
+            shaped = _shaped(kind, page)
+            if isinstance(shaped, dict):
+                found |= shaped
+            else:
+                pages.append(shaped)
             if page:
                 each = sum(map(_size_of, page)) // len(page) + 1
                 count = max(1, min(PAGE, PAGE_BYTES // each))
         if kind in ("list", "stream"):
-            return _shaped(kind, [each for page in reversed(pages) for each in page])
-        return {name: value for page in pages for name, value in _shaped(kind, page).items()}
+            return [each for page in reversed(pages) for each in page]
+        return found
 
     def members(
         self, queue: str, members: Iterable[tuple[str, str]]
@@ -162,6 +169,14 @@ def _read(kind: str, at: Any, count: int, reply: Any) -> tuple[list[Any], Any]:
             return reply[::-1], f"({reply[-1][0]}" if reply else None
     cursor, page = reply
     return page, None if str(cursor) == "0" else cursor
+
+
+def _share_ids(found: Snapshot) -> None:
+    """Let lists have the same texts as the key ``jobs``, instead of equal ones, so that each id is in memory once."""
+    ids = {job_id: job_id for job_id in found["jobs"]}
+    for key in KEYS:
+        if key.type == "list":
+            found[key.name] = [ids.get(member, member) for member in found[key.name]]
 
 
 def _size_of(value: Any) -> int:

@@ -16,10 +16,11 @@ If Redis and SQL cannot be compared, CannotTell gives the reason:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Row, text
+from sqlalchemy import Connection, Row, text
 
 from rq_core.connections.client import Client
 from rq_core.model.events import RECORD_FIELDS, Entry, JobEvent, JobRecord, OutboxId, fold
@@ -37,11 +38,13 @@ from sql_audit.store.schema.tables import EVENT_COLUMNS, QUARANTINED
 LOOKS: Final = 5
 """Maximum number of times that Redis and SQL are read. They are read again if the mirror recorded a new epoch, a gap or
 a loss of data in between."""
+ROWS: Final = 5_000
+"""Number of rows of jobs that are read from SQL at a time."""
 
 _LIVE: Final = text(
     "SELECT * FROM job WHERE queue = :queue AND state IN "
     f"({', '.join(repr(str(state)) for state in State)})"
-)
+).execution_options(yield_per=ROWS)
 _EVENTS: Final = text(
     f"SELECT {', '.join(EVENT_COLUMNS)} FROM job_event "
     "WHERE queue = :queue AND (epoch, seq) >= (:epoch, :seq) ORDER BY epoch, seq, ordinal"
@@ -50,6 +53,7 @@ _BREAKS: Final = tuple(
     text(f"SELECT 1 FROM {table} WHERE queue = :queue AND batch > :batch LIMIT 1")
     for table in ("mirror_epoch", "mirror_loss")
 )
+_of_record: Final = itemgetter(*RECORD_FIELDS, "complete")
 _TYPE: Final = EVENT_COLUMNS.index("type")
 _JOB_ID: Final = EVENT_COLUMNS.index("job_id")
 
@@ -119,7 +123,7 @@ def read_both(client: Client, database: Database, queue: str) -> Sides:
         with database.snapshot() as connection:
             ours = connection.execute(AUDIT_ID).scalar_one()
             before = connection.execute(CURSOR, of_queue).one()
-            live = connection.execute(_LIVE, of_queue).mappings().all()
+            records = {record.id: record for record in _live_jobs(connection, of_queue)}
             off = None not in (before.epoch, before.seq) and given_up(
                 connection, queue, before.batch, before.epoch, before.seq
             )
@@ -129,9 +133,9 @@ def read_both(client: Client, database: Database, queue: str) -> Sides:
         known = OutboxId(before.epoch, before.seq)
         redis = client.run(client.calls.reads.whole(queue))
         _refuse_other_source(before, client.prefix, redis["meta"])
-        if deleted and not redis["meta"] and not live:
+        if deleted and not redis["meta"] and not records:
             raise Deleted(before, "the queue was deleted")
-        _refuse_unattached(before, redis["meta"], ours, len(live), given_up=off)
+        _refuse_unattached(before, redis["meta"], ours, len(records), given_up=off)
         first = OutboxId.parse(redis["outbox"][0][0]) if redis["outbox"] else known
         since = min(known, first)
         with database.snapshot() as connection:
@@ -153,7 +157,6 @@ def read_both(client: Client, database: Database, queue: str) -> Sides:
         between = [row for row in rows if known < (row[1], row[2]) <= upto]
         if any(row[_TYPE] == QUARANTINED for row in between):
             raise CannotTell(after, f"an event between {known} and {upto} is in quarantine")
-        records = {row["job_id"]: _record(row) for row in live}
         fold_rows(records, between)
         events: dict[OutboxId, list[EventRow]] = {}
         for row in rows:
@@ -236,8 +239,13 @@ def _refuse_behind(cursor: Row[Any], redis: Mapping[str, Any]) -> None:
             raise CannotTell(cursor, f"Redis has begun an epoch at {at} that is not mirrored yet")
 
 
-def _record(row: Mapping[Any, Any]) -> JobRecord:
-    record = JobRecord(row["job_id"], State(row["state"]))
-    for name in (*RECORD_FIELDS, "complete"):
-        setattr(record, name, row[name])
-    return record
+def _live_jobs(connection: Connection, of_queue: Mapping[str, Any]) -> Iterator[JobRecord]:
+    """Yield the jobs that are live in SQL. A row has more columns than a record has fields, and needs more memory, so
+    few rows are read at a time."""
+    words: dict[str | None, str | None] = {}
+    for row in connection.execute(_LIVE, of_queue).mappings():
+        record = JobRecord(row["job_id"], State(row["state"]), *_of_record(row))
+        # Many jobs have the same task and priority, and the driver makes a text of its own for each row.
+        record.task = words.setdefault(record.task, record.task)
+        record.priority = words.setdefault(record.priority, record.priority)
+        yield record

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -23,9 +24,9 @@ from rq_core.connections.client import Client
 from rq_core.doctor import Evidence, Finding, Kind, examined
 from rq_core.doctor.line_check import unlike
 from rq_core.doctor.log import FoldedLog, read_log
+from rq_core.doctor.snapshot import StateLines
 from rq_core.errors import AuditElsewhere, ServerUnsuitable
-from rq_core.model.events import JobRecord, OutboxId, Undecodable, decode, fold
-from rq_core.model.state_line import lines_of_jobs, read_job
+from rq_core.model.events import OutboxId, Undecodable, decode, fold
 from sql_audit.errors import QueueNotMirrored, RowDamaged
 from sql_audit.mirror.intake import Intake, fingerprint, take
 from sql_audit.proof.compare import box_histories, consistent_read, job_histories
@@ -204,26 +205,28 @@ def _compared(database: Database, queue: str, both: consistent_read.Sides) -> Ev
         # SQL may have later entries by now than were read from Redis.
         history = job_histories.History(connection, queue, both.redis, log, both.position)
         found += [Finding(Kind.DRIFT, says, owner=("id", "")) for says in history.tell()]
-        standing = lines_of_jobs(both.redis["state"], both.redis["jobs"])
+        lines = StateLines(both.redis)
+        standing = lines.standing
         log.distrust = distrust_of(database, queue, box_histories.TYPES)
         types = [*map(str, job_histories.TYPES)]
         log.distrust_ends = distrust_of(database, queue, types, both.redis["results"])
         box_histories.tell_boxes(connection, queue, both.redis, log, standing, both.position)
-        for job_id in {*standing, *records}:
+        for job_id in chain(standing, (each for each in records if each not in standing)):
             unread = history.unread(job_id)
             if unread is not None:
-                record = log.records.get(job_id)
-                if _differs(job_id, standing.get(job_id), record):
+                if _differs(job_id, lines, log):
                     found.append(_doubted(job_id, unread))
                 _doubt(log, job_id)
-        found += _false_rows(database, connection, queue, both, log, standing)
-    return Evidence(both.redis, log, found)
+        found += _false_rows(database, connection, queue, both, log, lines)
+    return Evidence(both.redis, log, found, lines)
 
 
-def _differs(job_id: str, line: str | None, record: JobRecord | None) -> bool:
+def _differs(job_id: str, lines: StateLines, log: FoldedLog) -> bool:
     """Return whether a job's state in Redis (its line) differs from the state that the log gives, or cannot be read."""
+    if job_id in lines.unreadable:
+        return True
+    job, record = lines.jobs.get(job_id), log.records.get(job_id)
     with suppress(ValueError):
-        job = None if line is None else read_job(job_id, line)
         state = None if record is None else record.state
         return (job and job.state) is not state or bool(job and record and any(unlike(job, record)))
     return True
@@ -244,7 +247,7 @@ def _false_rows(
     queue: str,
     both: consistent_read.Sides,
     log: FoldedLog,
-    standing: Mapping[str, str],
+    lines: StateLines,
 ) -> Iterator[Finding]:
     """Yield a finding for each job whose states in Redis and SQL differ, if its row in SQL is not confirmed by its
     events.
@@ -252,11 +255,21 @@ def _false_rows(
     Remove such a job's state from ``log``, so that no repair of Redis uses it. A job that only SQL has is not checked,
     since no repair adds it to Redis.
     """
-    specs, alive = both.redis["jobs"], {i for i, each in log.records.items() if each.state}
-    here = standing.keys() | (alive & specs.keys()) | (alive - set(log.only_sql))
+    standing, specs = lines.standing, both.redis["jobs"]
+    without_line = (
+        job_id
+        for job_id, record in log.records.items()
+        if record.state
+        and job_id not in standing
+        and (job_id in specs or job_id not in log.only_sql)
+    )
     # A job with events between two pages of the read may differ for a moment.
-    here -= log.doubtful | log.moving
-    differing = [i for i in here if _differs(i, standing.get(i), log.records.get(i))]
+    passed_over = log.doubtful | log.moving
+    differing = [
+        job_id
+        for job_id in chain(standing, without_line)
+        if job_id not in passed_over and _differs(job_id, lines, log)
+    ]
     doubts = why_not_rows(database, connection, queue, differing) if differing else {}
     for job_id, why in doubts.items():
         _doubt(log, job_id)
