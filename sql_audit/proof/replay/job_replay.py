@@ -21,9 +21,8 @@ from sql_audit.proof.replay import contradictions, parked_jobs
 from sql_audit.proof.replay.contradictions import Replacing
 from sql_audit.proof.replay.held_names import HeldNames, Windows
 from sql_audit.proof.replay.holders import NOTHING, ClaimScopes, Holders, held_in
-from sql_audit.proof.replay.live_job import Entries, Record
+from sql_audit.proof.replay.live_job import Record
 from sql_audit.proof.replay.log_findings import LogFindings
-from sql_audit.proof.replay.mail import Signals
 from sql_audit.proof.replay.saved_steps import judge_entry
 from sql_audit.proof.replay.schedule_ticks import ScheduleTicks
 from sql_audit.proof.replay.settled_costs import judge_cost, judge_end, judge_pause, judge_success
@@ -197,8 +196,8 @@ class JobReplay:
         record.unknown = facts.get("unknown", 0)
         record.max_attempts = facts.get("max_attempts")
         record.max_losses = facts.get("max_losses")
-        record.entries = Entries() if record.life is None else None
-        record.mail = Signals() if record.life is None else None
+        if record.life is None:
+            record.begin_box()
         return record
 
     def _take_name(self, record: Record, job_id: str, *, dead: bool = False) -> None:
