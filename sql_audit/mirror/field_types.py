@@ -4,7 +4,7 @@ them pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -125,10 +125,12 @@ def _scopes(column: Sequence[Any]) -> bool:
     return (not caps or _integers(caps)) and (not rates or _numbered(rates))
 
 
+_priorities: Final = _among((*Priority, None))
+
 _OF_KIND: Final[dict[FieldKind, Check]] = {
     FieldKind.WORD: _words,
     FieldKind.NUMBER: _integers,
-    FieldKind.PRIORITY: _among((*Priority, None)),
+    FieldKind.PRIORITY: _priorities,
     FieldKind.LANE: _lanes,
     FieldKind.MESSAGE: _texts,
 }
@@ -169,3 +171,19 @@ KINDS: Final[dict[str, Check]] = {field.name: _OF_KIND[field.kind] for field in 
 }
 """The check of each field, by the field's name. A field that is not listed may have any value that is not nested too
 deeply."""
+
+_NUMBER: Final = "(?:0|[1-9][0-9]{0,17})"
+_CHARACTER: Final = r'[^"\\\x00-\x1f]'
+"""Matches a character that JSON does not escape."""
+
+PLAIN_JSON: Final[Mapping[Check | None, str]] = {
+    _integers: _NUMBER,
+    _numbered: _NUMBER,
+    _words: f'"{_CHARACTER}{{0,{NAME_LENGTH_MAX}}}"',
+    _names: f'"{_CHARACTER}{{1,{NAME_LENGTH_MAX}}}"',
+    _lanes: f'"{_CHARACTER}{{0,{LANE_LENGTH_MAX}}}"',
+    _texts: f'"{_CHARACTER}*"',
+    _priorities: f'"(?:{"|".join(Priority)})"',
+}
+"""By check: a regular expression for the JSON of the commonest values that the check accepts. It matches no JSON of
+another value, no null, and no other way to write a value. ``audit verify`` applies the check only to other texts."""

@@ -215,17 +215,21 @@ class Derived:
     ) -> None:
         """Change the job's row and the rows of its claims by one event."""
         _, epoch, seq, self.ordinal, kind, at_ms, _, _, _, _, detail = event
+        # One unpacking takes less time than a look-up of each part.
+        (
+            state, of_row, all_takes, takes_if_told, changes, stamps, begins, ends_claim, dies_of, has_fence, has_due,
+        ) = plan  # fmt: skip
         row, facts = self.row, facts_in(detail)
-        fence, held = facts.get("fence") if plan.has_fence else None, row[_FENCE]
+        fence, held = facts.get("fence") if has_fence else None, row[_FENCE]
         same_claim = fence is not None and fence == held
         if held is not None and not same_claim:
             self._lose_claim(at_ms)
-        if plan.ends_claim:
+        if ends_claim:
             self._end_claim(fence, same_claim, kind, at_ms, facts.get("error"))
         self.at_ms = at_ms
         row[_EPOCH], row[_SEQ] = self.last = (epoch, seq)
-        state, due_before = plan.leads_to, row[_DUE]
-        due_ms = facts.get("due_ms") if plan.has_due else None
+        due_before = row[_DUE]
+        due_ms = facts.get("due_ms") if has_due else None
         if isinstance(state, Leads):
             state = _where(state, facts)
         restated = kind == _BASELINE
@@ -235,19 +239,19 @@ class Derived:
                 return
             at_ms = facts.get("since_ms")
         row[_SINCE], row[_DUE], row[_REASON] = at_ms, due_ms, None
-        for place, value in plan.changes:
+        for place, value in changes:
             row[place] = value
-        for place, column in plan.of_row:
+        for place, column in of_row:
             row[place] = event[column]
-        for place, name, null in plan.takes:
+        for place, name, null in all_takes:
             told = facts.get(name)
             row[place] = null if told is None else told
-        for place, name in plan.takes_if_told:
+        for place, name in takes_if_told:
             if facts.get(name) is not None:
                 row[place] = facts[name]
-        for place in plan.stamps:
+        for place in stamps:
             row[place] = at_ms
-        if plan.begins:
+        if begins:
             row[_COMPLETE] = 1
         if state not in _CLAIMED:
             row[_FENCE] = row[_WORKER] = None
@@ -264,7 +268,7 @@ class Derived:
         elif state == _SCHEDULED:
             row[_READY_AT] = None
         elif state == _DEAD:
-            row[_REASON] = plan.dies_of or facts.get("reason")
+            row[_REASON] = dies_of or facts.get("reason")
         elif restated:
             self._restate_claim(fence, state, at_ms, same_claim=same_claim)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 from rq_core.model.job import limits_fault, spec_fault
@@ -24,8 +23,9 @@ from rq_core.model.table.event_fields import JOB_EVENT_FIELDS, QUEUE_EVENT_FIELD
 from rq_core.model.table.machine import CLAIMED_STATES, PRIORITIES, Event, Priority, State
 from rq_core.model.unique_names import digest_of
 from sql_audit.mirror.field_types import KINDS, Check
-from sql_audit.proof.event_details import LENGTH_MAX, REMEMBERED_MAX, facts_in
+from sql_audit.proof.event_details import LENGTH_MAX, facts_in
 from sql_audit.proof.replay.live_job import Record
+from sql_audit.proof.replay.plain_details import plain_details
 from sql_audit.store.job_rows import EventRow
 from sql_audit.store.schema.tables import QUARANTINED
 from sql_audit.store.storable_text import to_json
@@ -37,7 +37,25 @@ Rule = Callable[[Facts, Record, EventRow], Iterator[Fault]]
 _UNKNOWN: Final = "unknown_"
 """The prefix of the reasons ``unknown_task`` and ``unknown_arguments``: a worker does not know a job's task or
 arguments. With such a reason, it gives the job back for another worker, or the job dies without a failure."""
+_PRIORITY_OF: Final = {f"{index}+": str(priority) for index, priority in enumerate(PRIORITIES)}
+"""The priority of a lane, by the first two characters of the lane's name."""
 _WAITING: Final = (State.READY, State.SCHEDULED, State.PARKED)
+
+
+def is_plain_beginning(facts: Facts) -> bool:
+    """Return whether :func:`of_beginning` cannot find a fault in an event ``enqueued`` of a job that is ready at once.
+
+    So it is for most jobs: the job has a place in line, and no lane or one of its priority, and the log does not have
+    the job's JSON. Without a lane, the rules about the fields report each fault.
+    """
+    if "spec" in facts or "seq" not in facts:
+        return False
+    lane = facts.get("lane")
+    if lane is None:
+        return True
+    priority = _PRIORITY_OF.get(lane[:2]) if type(lane) is str else None
+    is_its_own = priority is not None and priority == facts.get("priority")
+    return is_its_own and facts["seq"] is not None
 
 
 def of_beginning(facts: Facts, at_ms: int, task: str | None, state: str) -> Iterator[Fault]:
@@ -300,8 +318,21 @@ _CHECKS: Final[Mapping[str, Mapping[str, Check]]] = {
 }
 """By type of event: the checks of the fields' values, the same as in the mirror. Events about the queue have no
 checks."""
+_PLAIN: Final = {
+    str(event): plain_details(
+        [field.name for field in fields if field.name not in _IN_COLUMNS], _ALWAYS.get(event, ())
+    ).fullmatch
+    for event, fields in JOB_EVENT_FIELDS.items()
+}
+"""By type of event: a function that matches most details without a fault, and no others."""
+_FAULTLESS: Final[Mapping[str, set[str | None]]] = {kind: set() for kind in _PLAIN}
+"""By type of event: details without a fault. Many events have the same detail as others shortly before."""
+FAULTLESS_MAX: Final = 2_000
+"""Maximum number of details without a fault that are kept, for each type of event."""
+_OCCURS_ONCE: Final = frozenset({str(_E.ENQUEUED)})
+"""Types of events with a different detail for each job: to keep it would cost time."""
 _CLAIMED: Final = frozenset(map(str, CLAIMED_STATES))
-_NAMES_CLAIM: Final = frozenset(map(str, (*CLAIM_ENDS, Event.CANCEL_REQUESTED)))
+NAMES_CLAIM: Final = frozenset(map(str, (*CLAIM_ENDS, Event.CANCEL_REQUESTED)))
 """The types of events whose rows must have the number of the claim in force."""
 
 
@@ -310,14 +341,21 @@ def of_event(kind: str, detail: str | None) -> tuple[Fault, ...]:
 
     Raise ValueError if the detail is not a JSON object.
     """
-    if detail is None or len(detail) <= LENGTH_MAX:
-        return _remembered(kind, detail)
-    return tuple(_of_event(kind, detail))
-
-
-@lru_cache(maxsize=REMEMBERED_MAX)
-def _remembered(kind: str, detail: str | None) -> tuple[Fault, ...]:
-    return tuple(_of_event(kind, detail))
+    faultless = _FAULTLESS.get(kind)
+    if faultless is None:
+        return tuple(_of_event(kind, detail))
+    if detail in faultless:
+        return ()
+    # A changed database may have bytes here.
+    if not (type(detail) is str and _PLAIN[kind](detail)):
+        faults = tuple(_of_event(kind, detail))
+        if faults:
+            return faults
+    if kind not in _OCCURS_ONCE and (detail is None or len(detail) <= LENGTH_MAX):
+        if len(faultless) >= FAULTLESS_MAX:
+            faultless.clear()
+        faultless.add(detail)
+    return ()
 
 
 def _of_event(kind: str, detail: str | None) -> Iterator[Fault]:
@@ -356,7 +394,7 @@ def of_job(row: EventRow, record: Record) -> Iterator[Fault]:
         yield "I6", f"is said to be of task {task}, and the job's is {record.task}"
     if kind == "claimed" or record.state is None:
         return
-    if kind not in _NAMES_CLAIM:
+    if kind not in NAMES_CLAIM:
         if claim is not None:
             yield "I4", f"is said to be of claim {claim}, and is of none"
         return

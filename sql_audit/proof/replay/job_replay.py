@@ -18,12 +18,11 @@ from rq_core.model.table.machine import CLAIMED_STATES, TRANSITIONS, Event, Stat
 from rq_core.model.unique_names import read_stands
 from sql_audit.proof.event_details import facts_in
 from sql_audit.proof.replay import contradictions, parked_jobs
-from sql_audit.proof.replay.contradictions import Replacing
+from sql_audit.proof.replay.contradictions import NAMES_CLAIM, Replacing
 from sql_audit.proof.replay.held_names import HeldNames, Windows
 from sql_audit.proof.replay.holders import NOTHING, ClaimScopes, Holders, held_in
-from sql_audit.proof.replay.live_job import Entries, Record
+from sql_audit.proof.replay.live_job import Record
 from sql_audit.proof.replay.log_findings import LogFindings
-from sql_audit.proof.replay.mail import Signals
 from sql_audit.proof.replay.saved_steps import judge_entry
 from sql_audit.proof.replay.schedule_ticks import ScheduleTicks
 from sql_audit.proof.replay.settled_costs import judge_cost, judge_end, judge_pause, judge_success
@@ -146,7 +145,11 @@ class JobReplay:
                 self._violated("I2", f"is claimed while claim {record.fence} is in force")
             else:
                 self._violated("I6", f"{record.state} -{kind}-> is not a transition")
-        self._judge(contradictions.of_job(row, record))
+        # Most events name the task and the claim that the record has: then the rule has nothing to say.
+        if row[9] != record.task or (
+            kind != "claimed" and row[7] != (record.claims if kind in NAMES_CLAIM else None)
+        ):
+            self._judge(contradictions.of_job(row, record))
         return record
 
     def _beside(self, row: EventRow, job_id: str) -> Record | None:
@@ -182,13 +185,14 @@ class JobReplay:
             self._release(old)
             self.names.end(old.unique, job_id)
         record = self.jobs[job_id] = Record(row[9], state)
-        self._judge(contradictions.of_claim(row, facts, state))
+        if row[7] is not None or state in _CLAIMED:
+            self._judge(contradictions.of_claim(row, facts, state))
         record.lane = facts.get("lane")
         record.priority, record.due = facts.get("priority"), facts.get("due_ms")
         record.claims = facts.get("claims", 0)
-        # Most jobs have no trait.
-        for name in _TRAITS.keys() & facts.keys():
-            setattr(record, _TRAITS[name], facts[name])
+        if not _TRAITS.keys().isdisjoint(facts):  # Most jobs have no trait.
+            for name in _TRAITS.keys() & facts.keys():
+                setattr(record, _TRAITS[name], facts[name])
         if record.unique is not None:
             record.stands = read_stands(facts.get("name_stands"))
             self._take_name(record, job_id, dead=state == _DEAD)
@@ -197,8 +201,8 @@ class JobReplay:
         record.unknown = facts.get("unknown", 0)
         record.max_attempts = facts.get("max_attempts")
         record.max_losses = facts.get("max_losses")
-        record.entries = Entries() if record.life is None else None
-        record.mail = Signals() if record.life is None else None
+        if record.life is None:
+            record.begin_box()
         return record
 
     def _take_name(self, record: Record, job_id: str, *, dead: bool = False) -> None:
@@ -244,8 +248,7 @@ class JobReplay:
         self._use_id(row, job_id)
         state = _READY if facts.get("due_ms") is None else _SCHEDULED
         self._begin(row, job_id, facts, state)
-        lane = facts.get("lane")
-        if lane is not None or state is _SCHEDULED or "seq" not in facts or "spec" in facts:
+        if state is _SCHEDULED or not contradictions.is_plain_beginning(facts):
             self._judge(contradictions.of_beginning(facts, row[5], row[9], state))
         if self.replacing.by_jobs:
             self.replacing.by_jobs.pop(job_id, None)
@@ -287,11 +290,12 @@ class JobReplay:
         record.listed, record.taken = listed, False
         holders = self.holders
         holders.hold(record.task, listed.held)
-        for says in holders.breaches(listed, row[5]):
+        for says in holders.breaches(listed, row[5]) if listed.limits else ():
             self._violated("I3", says)
         for says in holders.disagreements(record.task, record.lane, detail, listed):
             self._violated("I3", says)
-        for says in holders.breakers.begin(listed.breakers, record, row[5]):
+        brakes = listed.breakers
+        for says in holders.breakers.begin(brakes, record, row[5]) if brakes else ():
             self._violated("I3", says)
         if listed.rates and record.priority is not None:
             for says in holders.wrong_costs(record.cost, listed):
@@ -305,7 +309,8 @@ class JobReplay:
 
     def _succeeded(self, row: EventRow, job_id: str) -> None:
         record, facts = self._meet(row, job_id), facts_in(row[10])
-        self._judge(judge_success(row, record, self.holders))
+        if faults := judge_success(row, record, self.holders):
+            self._judge(faults)
         self._end(record, facts.get("fence"), row[8])
         if len(facts) > 1:
             is_kept = None if record.priority is None else record.keep is not None

@@ -42,8 +42,9 @@ class Record:
     """
 
     __slots__ = (
-        "claims", "due", "entries", "failures", "fence", "held", "lane", "listed", "losses", "mail", "max_attempts",
-        "max_losses", "priority", "stands", "state", "task", "taken", "unknown", "worker", *_TRAITS,
+        "__dict__", "_entries", "_has_empty_box", "_mail", "claims", "due", "failures", "fence", "held", "lane",
+        "listed", "losses", "max_attempts", "max_losses", "priority", "stands", "state", "taken", "task", "unknown",
+        "worker",
     )  # fmt: skip
 
     expires: int | None
@@ -73,8 +74,6 @@ class Record:
         """The job's priority. None: the log lacks the job's beginning, so the lane and the traits are unknown, too."""
         self.due: int | None = None
         """Unix ms at which a scheduled job becomes ready. None: the job is not scheduled, or the time is unknown."""
-        for trait in _TRAITS:
-            setattr(self, trait, None)
         self.stands = HELD_TO_THE_END
         self.claims: int | None = None
         self.failures: int | None = None
@@ -88,10 +87,9 @@ class Record:
         self.worker: str | None = None
         """The id of the worker that holds the claim in force; None if no claim is in force, or if the worker is not
         known."""
-        self.entries: Entries | None = None
-        """The steps, waits and sleeps of a durable job; None if they are not known."""
-        self.mail: Signals | None = None
-        """The signals and the open waits of a durable job; None if they are not known."""
+        self._entries: Entries | None = None
+        self._mail: Signals | None = None
+        self._has_empty_box = False
         self.held: tuple[str, ...] | None = None
         """The scopes (what caps count, such as ``tenant=acme``) that the claim in force holds; None if no claim is in
         force."""
@@ -99,3 +97,45 @@ class Record:
         """The scopes of the job's last claim with their limits; None if the log does not have the claim."""
         self.taken = False
         """True if the worker of the last claim has reported the job's real costs."""
+
+    def begin_box(self) -> None:
+        """Note that the log has all entries and signals of the job, and that it has had no entry and no signal so far.
+
+        Few jobs are durable. So the objects for the entries and signals are made when they are first asked for.
+        """
+        self._has_empty_box = True
+
+    def _open_box(self) -> None:
+        self._has_empty_box = False
+        self._entries, self._mail = Entries(), Signals()
+
+    @property
+    def entries(self) -> Entries | None:
+        """The steps, waits and sleeps of a durable job; None if they are not known."""
+        if self._has_empty_box:
+            self._open_box()
+        return self._entries
+
+    @entries.setter
+    def entries(self, entries: Entries | None) -> None:
+        if self._has_empty_box:
+            self._open_box()
+        self._entries = entries
+
+    @property
+    def mail(self) -> Signals | None:
+        """The signals and the open waits of a durable job; None if they are not known."""
+        if self._has_empty_box:
+            self._open_box()
+        return self._mail
+
+    @mail.setter
+    def mail(self, mail: Signals | None) -> None:
+        if self._has_empty_box:
+            self._open_box()
+        self._mail = mail
+
+
+for _trait in _TRAITS:
+    # Most jobs have no trait: a record stores only those that its job has.
+    setattr(Record, _trait, None)

@@ -124,41 +124,45 @@ class Replay:
     def feed(self, rows: Iterable[EventRow]) -> None:
         """Replay rows of ``job_event``, sorted by their key, with the columns in the order of EVENT_COLUMNS."""
         steps, found, replacing = self._steps, self._found, self._live.replacing.by_jobs
-        judge = found.judge
+        judge, of_event = found.judge, contradictions.of_event
         for row in rows:
             found.row = row
             self.events += 1
-            entry = row[1], row[2]
+            _, epoch, seq, ordinal, kind, at_ms, job_id, _, by, _, detail = row
+            entry = epoch, seq
             if entry == self.at:
                 self._ordinal += 1
                 first = self._first_row
-                if row[5] != first[5] or row[4] != first[4] or row[8] != first[8]:
+                if at_ms != first[5] or kind != first[4] or by != first[8]:
                     judge(contradictions.of_entry(first, row))
             else:
                 self._next_entry(entry)
-                self.windows.pass_to(row[5])
+                self.windows.pass_to(at_ms)
                 self._pass_time(row)
                 self._first_row = row
-            if row[3] != self._ordinal and self._quarantined != entry:
-                found.violated("I5", f"is number {row[3]} of its entry, {self._ordinal} is missing")
-                self._ordinal = row[3]
+            if ordinal != self._ordinal and self._quarantined != entry:
+                found.violated(
+                    "I5", f"is number {ordinal} of its entry, {self._ordinal} is missing"
+                )
+                self._ordinal = ordinal
             if self._orphaned and self._is_orphan(entry):
                 self.orphans += 1
                 found.forgotten += 1
                 self._pass_orphan(row)
                 continue
-            if not row[8] and row[4] != QUARANTINED:
+            if not by and kind != QUARANTINED:
                 found.violated("I6", "names no actor")
-            if row[4] not in _OF_JOBS:
+            if kind not in _OF_JOBS:
                 judge(contradictions.of_queue(row))
-            elif row[6] is None:
+            elif job_id is None:
                 found.violated("I7", "names no job")
                 continue
             if replacing and not self._ordinal:
-                judge(self._live.replacing.pass_entry(row[4]))
+                judge(self._live.replacing.pass_entry(kind))
             try:
-                steps[row[4]](row, row[6])
-                judge(contradictions.of_event(row[4], row[10]))
+                steps[kind](row, job_id)
+                if faults := of_event(kind, detail):
+                    judge(faults)
             except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
                 found.violated("I7", f"cannot be read: {type(error).__name__}: {error}")
 
@@ -239,7 +243,7 @@ class Replay:
             self._live.forget()
         else:
             self._found.violated("I5", f"entries are missing: the one before is {self._before}")
-        if self._is_recorded(entry, "changed"):
+        if self._recorded and self._is_recorded(entry, "changed"):
             self._found.violated(
                 "I7", "Redis has another entry under this number: it is in quarantine"
             )

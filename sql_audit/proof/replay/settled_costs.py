@@ -7,7 +7,7 @@ This module also passes the ends of claims to the breakers, which pause a scope 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -113,15 +113,15 @@ def judge_end(
             yield "I3", says
 
 
-def judge_success(row: EventRow, record: Record, holders: Holders) -> Iterator[Fault]:
-    """Apply a job's success to its breakers. Yield a fault if the job's handler had paused a scope: such a handler must
-    give the job back.
+def judge_success(row: EventRow, record: Record, holders: Holders) -> Iterable[Fault]:
+    """Apply a job's success to its breakers. Return a fault if the job's handler had paused a scope: such a handler
+    must give the job back.
     """
-    breakers = holders.breakers
-    if breakers.handled or record.listed is None or record.listed.breakers:
-        listed = () if record.listed is None else record.listed.breakers
-        for says in breakers.succeed(listed, record, row[5]):
-            yield "I3", says
+    listed, breakers = record.listed, holders.breakers
+    if listed is not None and not listed.breakers and not breakers.handled:
+        return ()  # Most jobs have no breaker.
+    scopes = () if listed is None else listed.breakers
+    return (("I3", says) for says in breakers.succeed(scopes, record, row[5]))
 
 
 def _breakers_of(record: Record) -> set[str] | None:

@@ -48,6 +48,8 @@ _odd: Final = re.compile(r"[\\\x08\n\v\f\r]").search
 _NULL: Final = "\0"
 _CHUNK: Final = 64
 """Number of rows that are checked together: if none of them needs an escape, their lines are used unchanged."""
+_PART: Final = 8
+"""Number of rows that are checked together if some of a chunk need an escape."""
 
 
 def copy_text(rows: Sequence[Row], lines: Sequence[str] | None = None) -> str:
@@ -93,6 +95,13 @@ def _escaped(rows: Sequence[Row], lines: Sequence[str]) -> str:
     ):
         return text.replace("\0", "\\N")
     # Few rows need escapes (such as an error with line breaks); the lines of the others are used unchanged.
+    if len(rows) > _PART:
+        return "".join(
+            [
+                _escaped(rows[begin : begin + _PART], lines[begin : begin + _PART])
+                for begin in range(0, len(rows), _PART)
+            ]
+        )
     escaped = [
         line.replace("\0", "\\N")
         if not _odd(line) and line.count("\t") < len(row) and line.count("\0") == row.count(None)
