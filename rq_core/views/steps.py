@@ -116,7 +116,7 @@ def end_of(found: Found) -> str:
     return "gone" if outcome is None else type(outcome).__name__.lower()
 
 
-def error_of(found: Found) -> str:
+def error_of_child(found: Found) -> str:
     """Return the error that a child's last handler raised, as one line; empty if the child has not died of one."""
     outcome = found.known if isinstance(found, Absent) else found
     error = outcome.error if isinstance(outcome, Failed) else None

@@ -25,7 +25,7 @@ from rq_core.model.durable.boxes import signal_of
 from rq_core.model.durable.children import read_child_wait
 from rq_core.model.table.machine import State
 from rq_core.protocol.calls.boxes import Sending, Sent
-from rq_core.views.steps import HEAD, end_of, error_of, step_documents, step_row, steps_say
+from rq_core.views.steps import HEAD, end_of, error_of_child, step_documents, step_row, steps_say
 
 if TYPE_CHECKING:
     from rq_core.connections.client import Client
@@ -113,7 +113,7 @@ def children(
             asked = [c.id for c in found if c.queue == each and not c.is_saved]
             looked = client.run(client.calls.endings.look(each, asked)) if asked else {}
             ends |= {child: end_of(end) for child, end in looked.items()}
-            errors |= {child: error_of(end) for child, end in looked.items()}
+            errors |= {child: error_of_child(end) for child, end in looked.items()}
     states = {
         child.id: "saved" if child.is_saved else ends.get(child.id, "alive") for child in found
     }

@@ -13,4 +13,5 @@ Read ``replay`` first.
 - ``mail``, ``parked_jobs``: the signals and waits of a durable job; checks the events about them.
 - ``schedule_ticks``: replays the instants of schedules.
 - ``contradictions``: compares an event with the earlier events of its job, and checks its fields.
+- ``plain_details``: recognizes most details without a fault, which need no check.
 """
