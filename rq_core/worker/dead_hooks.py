@@ -258,8 +258,6 @@ async def tell_of_deaths(
     watches = death_watches(client, tasks, group.queues)
     while watches and not over.is_set():
         more = False
-        # Cleared before the checks: they miss a death that is noticed meanwhile.
-        group.death.clear()
         for queue, watch in watches.items():
             if group.queues[queue].absent:
                 continue
@@ -272,4 +270,6 @@ async def tell_of_deaths(
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY_S):
                     await group.death.wait()
+            # Cleared before the pause: the next checks may miss a death that is noticed from here on.
+            group.death.clear()
             await asyncio.sleep(NEXT_MS_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -121,6 +122,33 @@ async def test_the_hook_of_dead_jobs_does_not_wait_for_the_next_search_for_death
     monkeypatch.setattr(dead_hooks.DeathWatch, "look", slow_look)
     async with run_worker() as worker:
         await wait_until_async(lambda: handles and told(witness, handles[0].id), "told")
+
+
+async def test_a_search_for_deaths_follows_each_death_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Checks a death within the pause before a search. The search may leave this death out, because its millisecond is
+    not over, so another search must follow."""
+    monkeypatch.setattr(dead_hooks, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(dead_hooks, "NEXT_MS_S", 0.1)
+    death, loop, searches = asyncio.Event(), asyncio.get_running_loop(), []
+
+    async def search(_: object) -> bool:
+        searches.append(loop.time())
+        if len(searches) == 1:
+            death.set()
+            loop.call_later(0.05, death.set)
+        return False
+
+    watch = SimpleNamespace(look=lambda: None)
+    monkeypatch.setattr(dead_hooks, "death_watches", lambda *_: {"crew": watch})
+    client: Any = SimpleNamespace(run=search)
+    group: Any = SimpleNamespace(death=death, queues={"crew": SimpleNamespace(absent=False)})
+    searching = asyncio.create_task(dead_hooks.tell_of_deaths(client, {}, group, asyncio.Event()))
+    try:
+        await wait_until_async(lambda: len(searches) == 3, "a search follows the second death")
+    finally:
+        searching.cancel()
 
 
 @pytest.mark.slow
